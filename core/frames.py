@@ -6,7 +6,7 @@
   async tasks never see each other's frames.
 - A frame of Python's runs code of weft, JAX, equinox, another package or the user. There is one table of owners, which
   callers group by their own question. An error names the line of the user, or of a package such as optax that calls
-  weft; a proof is about one program, for which optax is a library (see `typecheck/proofs/whose.py`).
+  weft; a proof is about one program, for which optax is a library (see `typecheck/proofs/frames.py`).
 - A call that traces is hundreds of frames deep, for which `call_with_room` makes room at once.
 """
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from weft.core.public_names import absence as _absence
 from weft.typecheck.calls.runtime import check, contract
-from weft.typecheck.language.batched import Batched, Dims
+from weft.typecheck.language.dims import Batched, Dims
 from weft.typecheck.modes import Mode, current_mode, mode, set_mode
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from jax.core import Tracer
 from weft.core.edge.moved import Names
 from weft.core.edge.names import is_generated
 
-__all__ = ["Tracer", "caller", "is_library", "looks_for_symbols", "register", "register_numbers", "takes_for_integer",
-           "value_of"]  # fmt: skip
+__all__ = ["Tracer", "caller", "is_library", "length", "looks_for_symbols", "register", "register_numbers",
+           "takes_for_integer", "value_of"]  # fmt: skip
 
 _FEATURE = "proofs for all sizes"
 _core = Names("jax._src.core", _FEATURE, "pytype_aval_mappings", "dim_value_aval")
@@ -81,6 +81,17 @@ def looks_for_symbols(frame: FrameType) -> bool:
     code, tester = frame.f_code, frame.f_back
     refuses = tester is not None and tester.f_code.co_name in _REFUSES_SYMBOLS
     return code.co_filename.endswith(_TRYING) and code.co_name != _ASKS_FOR_NUMBER and not refuses
+
+
+def length(of_int: type) -> Callable[..., Any]:
+    """A replacement of `len` by which a traced array's length is the size of its first axis, if that is an `of_int`."""
+
+    def length_of(plain: Callable[[Any], int], of: Any, /) -> Any:
+        if isinstance(of, Tracer) and of.shape and type(of.shape[0]) is of_int:
+            return of.shape[0]
+        return plain(of)
+
+    return length_of
 
 
 def value_of(number: int | float) -> Any:

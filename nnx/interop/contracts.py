@@ -23,7 +23,7 @@ from weft.nnx.streams.rngs import Rngs, RngStream
 from weft.nnx.training.optimizer import Optimizer, OptState
 from weft.nnx.variable.kinds import BatchStat, Param
 from weft.nnx.variable.variable import Variable
-from weft.typecheck.language import objects
+from weft.typecheck.language import forms
 
 _PLAIN = (bool, int, float, str)
 
@@ -46,7 +46,7 @@ def structure(node: Any) -> tuple[Any, Any]:
 
 
 def _is_plain(path: Path, value: Any) -> bool:
-    return isinstance(value, _PLAIN) and objects.NOTED not in path
+    return isinstance(value, _PLAIN) and forms.NOTED not in path
 
 
 def _new(cls: type, attributes: Mapping[str, Any]) -> Any:
@@ -68,8 +68,8 @@ SHAPES = {
 
 # The checker reads NNX's objects by these functions. It imports this file when an annotation first names an NNX class,
 # so that proofs of records do not load NNX.
-LAYER = objects.loaded(
-    objects.Layer(
+LAYER = forms.loaded(
+    forms.Layer(
         is_record_class=lambda cls: issubclass(cls, Pytree) and not issubclass(cls, (Rngs, RngStream, Optimizer)),
         box=Variable,
         lasting=(Param, BatchStat, OptState),

@@ -21,19 +21,21 @@ from weft.typecheck.arguments.new_shapes import new_shape
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import ANY_DTYPE, Annotation, Anything, ArrayOf
 from weft.typecheck.language.dims import Shape
-from weft.typecheck.language.forms import MODULE, OBJECT, form_of_value, is_module
-from weft.typecheck.language.names import fields_in_holes, names_of_class
-from weft.typecheck.language.objects import (
+from weft.typecheck.language.forms import (
+    MODULE,
+    OBJECT,
     Layer,
     children_of,
+    form_of_value,
     is_library,
+    is_module,
     is_size,
     layer_of,
     objects_in,
     sizes_of_object,
     unboxed,
 )
-from weft.typecheck.language.signatures import fields_of
+from weft.typecheck.language.signatures import fields_in_holes, fields_of, names_of_class
 from weft.typecheck.matching.arrays import settle
 from weft.typecheck.matching.bindings import Bindings, Mismatch, Slot
 from weft.typecheck.matching.compiling import check_of
@@ -150,18 +152,15 @@ def _record(builder: Builder, record: Any, path: str, clashing: frozenset[str]) 
     scope.values["self"] = MODULE.make(type(record), values)  # for expressions that read its integers
     for name, value in list(values.items()):
         # A static field without an annotated shape is configuration, and stays as it is.
-        if name in annotations or is_module(value) or not _is_static(record, name):
+        field = type(record).__dataclass_fields__.get(name)
+        is_static = field is not None and field.metadata.get("static", False)
+        if name in annotations or is_module(value) or not is_static:
             annotation = annotations.get(name, Anything())
             values[name] = _field(builder, annotation, value, f"{path}{name}", scope, clashing)
     for name, axes in scope.variadics.items():
         if isinstance(values.get(name), tuple) and len(values[name]) == len(axes):
             values[name] = axes  # a configured shape, such as LayerNorm's
     return MODULE.make(type(record), values)
-
-
-def _is_static(record: Any, name: str) -> bool:
-    field = type(record).__dataclass_fields__.get(name)
-    return field is not None and bool(field.metadata.get("static", False))
 
 
 def _field(

@@ -19,9 +19,9 @@ import numpy as np
 from weft.typecheck.arguments.abstract import abstractly, closed, opened
 from weft.typecheck.arguments.builder import BUILDERS, ITEMS, Builder, Scope, Unbuildable, Unwritten, key_dtype
 from weft.typecheck.arguments.constructors import signature_of_class
+from weft.typecheck.arguments.parameters import keys_read
 from weft.typecheck.arguments.records import build_module, instance_of, record_of
 from weft.typecheck.arguments.subclasses import is_abstract
-from weft.typecheck.arguments.uses import keys_read
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import (
     ANY_DTYPE,
@@ -31,7 +31,6 @@ from weft.typecheck.language.annotations import (
     ArrayOf,
     BatchedOf,
     BoxOf,
-    Dtypes,
     Instance,
     LiteralOf,
     MappingOf,
@@ -43,7 +42,7 @@ from weft.typecheck.language.annotations import (
     Variable,
     members_of,
 )
-from weft.typecheck.language.dims import Shape
+from weft.typecheck.language.dims import ANY_SHAPE
 from weft.typecheck.language.forms import form_of
 
 # An annotation with an array class of these packages accepts a `jax.Array`.
@@ -88,7 +87,7 @@ def _around_array(builder: Builder, spec: ArrayOf, cls: type, place: str, scope:
     if cls.__module__.partition(".")[0] == "torch":
         raise Unwritten("it is torch code: weft checks JAX code")
     form = form_of(cls)
-    open_array = ArrayOf(jax.Array, ANY_DTYPE, Shape.parse("..."))
+    open_array = ArrayOf(jax.Array, ANY_DTYPE, ANY_SHAPE)
     parameters = [] if form is None or form.mutable or is_abstract(cls) else signature_of_class(cls).parameters
     names = [
         parameter.name
@@ -105,9 +104,13 @@ def _around_array(builder: Builder, spec: ArrayOf, cls: type, place: str, scope:
     raise Unbuildable(f"{place}: no {cls.__name__} can be made from a shape and a dtype alone")
 
 
+# Another dtype of each kind, and floats of 16 bits where floats alone are accepted.
+_OTHERS, _HALF = ("int32", "complex64", "bool"), ("bfloat16",)
+
+
 def _plain_array(builder: Builder, spec: ArrayOf, place: str, scope: Scope) -> Any:
     shape = builder.shape(spec.shape, place, scope)
-    if any(isinstance(size, int) and size < 0 for size in shape):
+    if any(type(size) is int and size < 0 for size in shape):
         raise Unbuildable(f"{place}: {spec} has a negative size at {dict(builder.sizes)}")
     if spec.dtype.accepted == ("prng_key",):
         return jax.ShapeDtypeStruct(shape, key_dtype())
@@ -115,23 +118,19 @@ def _plain_array(builder: Builder, spec: ArrayOf, place: str, scope: Scope) -> A
     if spec.dtype.accepted is None and builder.choose(f"{_ITEM.sub('[:]', place)} dtype", 2) == 1:
         return jax.ShapeDtypeStruct(shape, jnp.result_type(int))
     named = (one for one in spec.dtype.accepted or () if isinstance(one, str))
-    usual = next(filter(spec.dtype.accepts, (*_usual(builder, spec), *_DTYPES, *named)), None)
-    if usual is None:
+    tried = (*_usual(builder, spec), *_DTYPES, *named)
+    accepted = spec.dtype.accepted_of((*tried, *_OTHERS, *_HALF))
+    usual = accepted[0] if accepted else ""
+    if usual not in tried:
         raise Unbuildable(f"{place}: weft knows no dtype that {spec.dtype.name} accepts")
-    if spec.dtype.accepted is None and spec.shape == Shape.parse("..."):
+    if spec.dtype.accepted is None and spec.shape == ANY_SHAPE:
         return jax.ShapeDtypeStruct(shape, jnp.dtype(usual))
     # All arrays of a family get the same dtype: JAX refuses many an operation of two.
-    others = _others_of_family(spec.dtype, usual)
+    others = list[str]()
+    if usual in ("float32", "float64"):
+        others = [kind for kind in _OTHERS if kind in accepted] or [kind for kind in _HALF if kind in accepted]
     chosen = builder.one_of(f"{spec.dtype.name} arrays", (usual, *others), str)
     return jax.ShapeDtypeStruct(shape, jnp.dtype(chosen))
-
-
-def _others_of_family(family: Dtypes, usual: str) -> list[str]:
-    """Another dtype of each kind that a class of dtypes accepts; if it accepts floats alone, floats of 16 bits."""
-    others = [kind for kind in ("int32", "complex64", "bool") if kind != usual and family.accepts(kind)]
-    if not others and usual in ("float32", "float64") and family.accepts("bfloat16"):
-        return ["bfloat16"]
-    return others if usual in ("float32", "float64") else []
 
 
 def _usual(builder: Builder, spec: ArrayOf) -> tuple[str, ...]:
@@ -257,7 +256,7 @@ def _tree(builder: Builder, spec: TreeOf, place: str, scope: Scope) -> Any:
     named = [name for name in spec.structure if name != "..."]
     # A single array is a pytree, too: a function that indexes the dict would be wrong for it.
     if builder.choose(f"{named[0] if named else place} tree", 2) == 1:
-        leaf = ArrayOf(jax.Array, ANY_DTYPE, Shape.parse("...")) if isinstance(spec.leaf, Anything) else spec.leaf
+        leaf = ArrayOf(jax.Array, ANY_DTYPE, ANY_SHAPE) if isinstance(spec.leaf, Anything) else spec.leaf
         return builder.build(leaf, place, scope)
     return _levels(builder, spec, place, dataclasses.replace(scope, many=True), "tree", named or [""])
 
@@ -273,10 +272,10 @@ def _levels(builder: Builder, spec: TreeOf, place: str, scope: Scope, root: str,
         return {key: _levels(builder, spec, f"{place}.{key}", scope, f"{root}.{key}", names[1:]) for key in ("b", "w")}
     leaf, tree, outer = spec.leaf, {}, scope.leaf
     if isinstance(leaf, Anything):
-        leaf = ArrayOf(jax.Array, ANY_DTYPE, Shape.parse("..."))
+        leaf = ArrayOf(jax.Array, ANY_DTYPE, ANY_SHAPE)
     for number, key in enumerate(("b", "w")):
         scope.leaf = f"{root}.{number}."
-        if isinstance(leaf, ArrayOf) and leaf.shape == Shape.parse("..."):
+        if isinstance(leaf, ArrayOf) and leaf.shape == ANY_SHAPE:
             # One leaf has one axis and the other has two, as a bias and a matrix:
             # a function of any tree must take both ranks.
             shape = tuple(builder.size(f"{root}.w.{axis}", scope) for axis in range(2))[1 - number :]

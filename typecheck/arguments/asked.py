@@ -226,7 +226,7 @@ class Number:
                 self._read()
                 operand._read()
             return _ANSWERS[how](self.number, operand.number)
-        is_asked = self.is_given and _is_plain(operand) and not _is_nan(operand)
+        is_asked = self.is_given and _is_plain(operand) and operand == operand  # NaN is not
         if is_asked and _owner(sys._getframe(2)) != "contracts":  # there it is an operand of a size
             if self.of[0].is_heard and not (abs(operand) >= _OF_JAX and _is_library(sys._getframe(2))):
                 self.of[0].ask(how, operand)
@@ -307,10 +307,6 @@ def _is_library(frame: FrameType) -> bool:
 
 def _is_plain(value: Any) -> bool:
     return type(value) in (int, float, bool)
-
-
-def _is_nan(value: Any) -> bool:
-    return value != value
 
 
 def _is_comparable(value: Any) -> bool:

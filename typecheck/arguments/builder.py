@@ -22,7 +22,7 @@ from weft.core.caches import cached_by
 from weft.typecheck.arguments.asked import Asked, Values
 from weft.typecheck.language.annotations import Annotation
 from weft.typecheck.language.dims import AnyDim, Dim, FixedDim, NamedDim, Shape, SymbolicDim, UnboundDim, VariadicDim
-from weft.typecheck.language.names import names_of_class
+from weft.typecheck.language.signatures import names_of_class
 from weft.typecheck.sizes.dim import is_same
 
 # Distinct primes: no size equals, divides or is a product of others, so a mixed-up axis shows as a wrong shape.

@@ -16,11 +16,16 @@ from weft.typecheck.arguments.builder import Assignment, Builder, Scope, key_dty
 from weft.typecheck.arguments.values import BY_NAME, holds_objects, load_values
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import NONE, Annotation, Anything, ArrayOf, Instance, members_of
-from weft.typecheck.language.forms import OBJECT, form_of
-from weft.typecheck.language.key_names import with_keys
-from weft.typecheck.language.names import names_of_class
-from weft.typecheck.language.objects import layer_of
-from weft.typecheck.language.signatures import Parameter, Signature, fields_of, has_converter, signature_of
+from weft.typecheck.language.forms import OBJECT, form_of, layer_of
+from weft.typecheck.language.signatures import (
+    Parameter,
+    Signature,
+    fields_of,
+    has_converter,
+    names_of_class,
+    signature_of,
+    with_keys,
+)
 
 
 @cached_by("class")
@@ -32,7 +37,7 @@ def signature_of_class(cls: type) -> Signature:
         parameters = with_keys(written.parameters[1:])
         if form_of(cls) is OBJECT:
             load_values(cls)
-        parameters = tuple(_named_like_a_dim(_of_field(p, cls), names_of_class(cls)) for p in parameters)
+        parameters = tuple(_as_its_class_says(parameter, cls) for parameter in parameters)
         return Signature(written.function, parameters, NONE, owner=cls)
     annotations = {field.name: field.annotation for field in fields_of(cls)}
     parameters = tuple(
@@ -42,20 +47,18 @@ def signature_of_class(cls: type) -> Signature:
     return Signature(cls.__init__, parameters, NONE, owner=cls)
 
 
-def _of_field(parameter: Parameter, cls: type) -> Parameter:
-    """A parameter with the annotation of its field, if the parameter has no annotation or the field has a converter."""
-    bare = isinstance(parameter.annotation, Anything) and parameter.required and form_of(cls) is not None
-    if not bare and not has_converter(cls, parameter.name):
-        return parameter
-    annotations = (one.annotation for one in fields_of(cls) if one.name == parameter.name)
-    return dataclasses.replace(parameter, annotation=next(annotations, parameter.annotation))
+def _as_its_class_says(parameter: Parameter, cls: type) -> Parameter:
+    """A parameter with the annotation of its field, if the parameter has no annotation or the field has a converter.
 
-
-def _named_like_a_dim(parameter: Parameter, dims: frozenset[str]) -> Parameter:
-    """A parameter annotated as `int`, if it has no annotation and the name of a dim of its class: it is a size."""
-    if isinstance(parameter.annotation, Anything) and parameter.required and parameter.name in dims:
-        return dataclasses.replace(parameter, annotation=Instance(int))
-    return parameter
+    A parameter that still has none, with the name of a dim of the class, is a size.
+    """
+    annotation, required = parameter.annotation, parameter.required
+    bare = isinstance(annotation, Anything) and required and form_of(cls) is not None
+    if bare or has_converter(cls, parameter.name):
+        annotation = next((one.annotation for one in fields_of(cls) if one.name == parameter.name), annotation)
+    if isinstance(annotation, Anything) and required and parameter.name in names_of_class(cls):
+        annotation = Instance(int)
+    return parameter if annotation is parameter.annotation else dataclasses.replace(parameter, annotation=annotation)
 
 
 def counts_of(cls: type, parameters: tuple[Parameter, ...], values: Mapping[str, Any], sizes: list[str]) -> list[str]:

@@ -1,7 +1,7 @@
 """Generalising an instance: its arrays become abstract ones of other sizes, so that equal sizes hide nothing.
 
-There are two ways. If the class, called with integers that can be read off the instance, gives an instance of the same
-structure and shapes, then those integers are what varies: the constructor knows how the sizes of submodules hang
+There are two ways. The class is called with integers that can be read off the instance. If that gives an instance of
+the same structure and shapes, those integers are what varies: the constructor knows how the sizes of submodules hang
 together. Otherwise each array takes the dims that its field's annotation declares (see `abstract_copies`), and what the
 program joins across submodules is found by the search.
 """
@@ -29,8 +29,7 @@ from weft.typecheck.arguments.records import build_module
 from weft.typecheck.arguments.values import BY_NAME, holds_objects
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import Anything, Instance
-from weft.typecheck.language.forms import form_of_value
-from weft.typecheck.language.objects import objects_in, opened
+from weft.typecheck.language.forms import form_of_value, objects_in, opened
 from weft.typecheck.language.signatures import Parameter
 from weft.typecheck.matching.policies import PROOF
 from weft.typecheck.matching.records import dims_of_instance
@@ -81,8 +80,10 @@ def _arguments(parameter: Parameter, instance: Any) -> Iterator[Any]:
         sure = [one for one in likely if type(one) is int]
         leaves = [leaf for leaf in jax.tree.leaves(opened(instance)) if is_array(leaf)]
         # An attribute of the parameter's name holds its value; without one, any size or integer of the instance may.
-        sizes = sorted({size for leaf in leaves for size in leaf.shape} | set(_static_numbers(instance)))
-        yield from dict.fromkeys(sure[:1] or sizes)
+        nodes = dict(objects_in(instance)).values() or (instance,)
+        fields = [form.values(node).values() for node in nodes if (form := form_of_value(node)) is not None]
+        numbers = {value for values in fields for value in values if type(value) is int}
+        yield from dict.fromkeys(sure[:1] or sorted(numbers.union(*(leaf.shape for leaf in leaves))))
         return
     if is_a_key(parameter.annotation):
         yield jax.ShapeDtypeStruct((), key_dtype())
@@ -98,11 +99,3 @@ def _arguments(parameter: Parameter, instance: Any) -> Iterator[Any]:
         yield parameter.default
     if parameter.annotation == Instance(bool):
         yield from (True, False)
-
-
-def _static_numbers(instance: Any) -> Iterator[int]:
-    """The integers among the fields of an instance, or of all objects in an object."""
-    for node in dict(objects_in(instance)).values() or (instance,):
-        form = form_of_value(node)
-        values = form.values(node).values() if form is not None else ()
-        yield from (value for value in values if type(value) is int)

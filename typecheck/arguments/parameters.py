@@ -1,18 +1,26 @@
-"""The arguments for a call of a signature, in order: each by its annotation, its default or its name."""
+"""The arguments for a call of a signature, in order: each by its annotation, its default, its name or its uses.
+
+Where an annotation says only `str` or `dict[str, ...]`, the function's source shows the values that callers pass: the
+strings and numbers that it compares a parameter with, and the keys that it reads. A function without source shows
+nothing.
+"""
 
 from __future__ import annotations
 
+import ast
+import dis
 import enum
 import inspect
 import re
 import textwrap
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import CodeType
 from typing import Any
 
+from weft.core.caches import cached_by
 from weft.typecheck.arguments.asked import OTHER
 from weft.typecheck.arguments.builder import ITEMS, Builder, Scope, Unbuildable
-from weft.typecheck.arguments.uses import strings_compared
 from weft.typecheck.arguments.values import BY_NAME, holds_objects, integer, is_last
 from weft.typecheck.language.annotations import (
     NONE,
@@ -25,17 +33,14 @@ from weft.typecheck.language.annotations import (
     holds_arrays,
     members_of,
 )
-from weft.typecheck.language.dims import SymbolicDim, VariadicDim
 from weft.typecheck.language.forms import OBJECT, form_of
-from weft.typecheck.language.key_names import is_key_by_name, with_keys
-from weft.typecheck.language.names import (
-    fields_in_holes,
+from weft.typecheck.language.signatures import (
+    KEY,
+    Parameter,
+    Signature,
     names_of_class,
     names_of_fields,
-    names_of_signature,
-    shapes_in,
 )
-from weft.typecheck.language.signatures import Parameter, Signature
 
 
 def string_of(builder: Builder, place: str, scope: Scope) -> Any:
@@ -89,15 +94,19 @@ def build_arguments(
     for parameter in signature.parameters:
         if not parameter.required and parameter.default is not inspect.Parameter.empty:
             scope.values.setdefault(parameter.name, parameter.default)
-    dims = names_of_signature(signature) | (_dims_of_owner(signature) if scope.path else frozenset())
+    dims, owner = signature.names, signature.owner
     if not scope.path:
-        builder.written |= _variadics_written(signature)
+        builder.written |= signature.variadics
+    elif owner is not None and (form := form_of(owner)) is not None:
+        dims |= names_of_class(owner) if form is OBJECT else names_of_fields(owner)
     # The annotation of a field reads another field as `{self.width}`, before there is a record.
     fields = scope.values.setdefault("self", types.SimpleNamespace()) if signature.owner is not None else None
     built: dict[str, list[Any]] = {}
-    read = _read_by_holes(signature)
-    for parameter in sorted(with_keys(signature.parameters), key=lambda one: _turn(one, read)):
-        if is_key_by_name(parameter) and parameter.name not in (passed or {}):
+    # Flags and parameters that holes read come first, optimizers and such last.
+    early = {one.name for one in signature.parameters if isinstance(one.default, bool)} | signature.read_by_holes
+    turns = {one.name: 0 if one.name in early else 1 + is_last(one.annotation) for one in signature.with_keys}
+    for parameter in sorted(signature.with_keys, key=lambda one: turns[one.name]):
+        if parameter.annotation is KEY and parameter.name not in (passed or {}):
             builder.by_name.add(scope.path + parameter.name)
         built[parameter.name] = _values(builder, parameter, scope, dims, passed or {})
         for value in built[parameter.name]:
@@ -113,22 +122,6 @@ def build_arguments(
             else:
                 args.append(value)
     return tuple(args), kwargs
-
-
-def _variadics_written(signature: Signature) -> frozenset[str]:
-    """The `*name`s that a function's own annotations write; unlike a record's, they are promises to the caller."""
-    annotations = (signature.returns, *(parameter.annotation for parameter in signature.parameters))
-    dims = (dim for annotation in annotations for shape in shapes_in(annotation) for dim in shape.dims)
-    return frozenset(dim.name for dim in dims if isinstance(dim, VariadicDim) and dim.name)
-
-
-def _dims_of_owner(signature: Signature) -> frozenset[str]:
-    if signature.owner is None:
-        return frozenset()
-    form = form_of(signature.owner)
-    if form is None:
-        return frozenset()
-    return names_of_class(signature.owner) if form is OBJECT else names_of_fields(signature.owner)
 
 
 def _values(
@@ -147,16 +140,12 @@ def _values(
         count = ITEMS[builder.choose(f"{place} length", len(ITEMS))]
         return [builder.build(annotation, f"{place}[{number}]", scope) for number in range(count)]
     if parameter.required:
-        return [_required(builder, parameter, place, scope)]
+        if isinstance(annotation, Anything) and not isinstance(annotation, Variable):
+            if name in BY_NAME:
+                return [BY_NAME[name](builder, place, scope)]
+            raise Unbuildable(f"{place}: it has no annotation and no default")
+        return [builder.build(annotation, place, scope)]
     return [defaulted(builder, parameter, place, scope, dims)]
-
-
-def _required(builder: Builder, parameter: Parameter, place: str, scope: Scope) -> Any:
-    if isinstance(parameter.annotation, Anything) and not isinstance(parameter.annotation, Variable):
-        if parameter.name in BY_NAME:
-            return BY_NAME[parameter.name](builder, place, scope)
-        raise Unbuildable(f"{place}: it has no annotation and no default")
-    return builder.build(parameter.annotation, place, scope)
 
 
 def defaulted(builder: Builder, parameter: Parameter, place: str, scope: Scope, dims: frozenset[str]) -> Any:
@@ -201,16 +190,150 @@ def _in_words(value: Any) -> str:
     return textwrap.shorten(name if isinstance(name, str) else repr(value), 40, placeholder="...")
 
 
-def _read_by_holes(signature: Signature) -> frozenset[str]:
-    """The parameters that expressions in the annotations of other parameters read: `"{shape[0]} d"`."""
-    annotations = [parameter.annotation for parameter in signature.parameters]
-    dims = (dim for annotation in annotations for shape in shapes_in(annotation) for dim in shape.dims)
-    arguments = (dim.arguments for dim in dims if isinstance(dim, SymbolicDim))
-    return fields_in_holes(annotations).union(*arguments)
+def strings_compared(function: Callable[..., Any] | None, name: str) -> tuple[str, ...]:
+    """The strings that a parameter is compared with, looked up among, or matched against, in order."""
+    expressions: list[ast.expr] = []
+    for node in _nodes(function):
+        if isinstance(node, ast.Compare):
+            # Both sides: `if mode == "sum"` and `if "sum" == mode` are both written.
+            sides = [node.left, *node.comparators]
+            if any(_is_name(side, name) for side in sides):
+                expressions += sides
+        elif isinstance(node, ast.Subscript) and isinstance(node.value, ast.Dict) and _is_name(node.slice, name):
+            expressions += [key for key in node.value.keys if key is not None]
+        elif isinstance(node, ast.Match) and _is_name(node.subject, name):
+            patterns = (part for case in node.cases for part in ast.walk(case.pattern))
+            expressions += [part.value for part in patterns if isinstance(part, ast.MatchValue)]
+    return tuple(dict.fromkeys(text for one in expressions for text in _strings(one)))
 
 
-def _turn(parameter: Parameter, read: frozenset[str]) -> int:
-    """The order in which a parameter is built: flags and parameters that holes read first, optimizers and such last."""
-    if isinstance(parameter.default, bool) or parameter.name in read:
-        return 0
-    return 2 if is_last(parameter.annotation) else 1
+def keys_read(function: Callable[..., Any] | None, name: str) -> tuple[str, ...]:
+    """The strings by which a parameter is indexed, in order."""
+    keys: list[ast.expr] = []
+    for node in _nodes(function):
+        if isinstance(node, ast.Subscript) and _is_name(node.value, name):
+            keys.append(node.slice)
+    return tuple(dict.fromkeys(text for one in keys for text in _strings(one)))
+
+
+def numbers_compared(function: Callable[..., Any] | None) -> frozenset[int]:
+    """The integers that a value in the body is compared with or divided by; numbers of axes are left out."""
+    numbers = [number for axes, number in _compared(function) if not axes]
+    for node in _nodes(function):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+            numbers += _integers(node.right)
+    return frozenset(number for number in numbers if 1 <= number <= _LARGEST)
+
+
+def ranks_compared(function: Callable[..., Any] | None) -> frozenset[int]:
+    """The integers that a number of axes (`ndim`) is compared with in the body."""
+    return frozenset(one for axes, one in _compared(function) if axes and 0 <= one <= _MOST_AXES)
+
+
+def _compared(function: Callable[..., Any] | None) -> Iterator[tuple[bool, int]]:
+    """The integers in comparisons, each with whether the comparison is about a number of axes (`ndim`)."""
+    for node in _nodes(function):
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            axes = any(isinstance(side, ast.Attribute) and side.attr == "ndim" for side in sides)
+            yield from ((axes, number) for side in sides for number in _integers(side))
+
+
+def _integers(node: ast.expr) -> list[int]:
+    several = node.elts if isinstance(node, ast.Tuple | ast.List | ast.Set) else [node]
+    return [one.value for one in several if isinstance(one, ast.Constant) and type(one.value) is int]
+
+
+# Among the names that a function reads: it looks whether something is a part of a constant text.
+IN_A_TEXT = "in a text"
+
+
+@cached_by("code")
+def names_read(code: CodeType) -> frozenset[str]:
+    """The names of variables and attributes whose values a function looks at, with those of functions inside of it.
+
+    An assignment of a parameter to an attribute of the same name, as in a constructor, only keeps the value.
+    """
+    loaded, names, before = list[str](), set[str](), None
+    for instruction in dis.get_instructions(code):
+        argument = instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
+        if instruction.opname.startswith("LOAD") and instruction.opname != "LOAD_CONST":
+            loaded += (name for name in argument if isinstance(name, str))
+        elif instruction.opname == "STORE_ATTR" and loaded[-2:-1] == [instruction.argval]:
+            del loaded[-2:]
+        elif instruction.opname == "CONTAINS_OP" and type(before) is str:
+            names.add(IN_A_TEXT)
+        before = instruction.argval
+        names.update(loaded[:-2])
+        del loaded[:-2]
+    inner = (names_read(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    return frozenset({*names, *loaded}).union(*inner)
+
+
+def is_stub(function: Any) -> bool:
+    """Whether a function leaves its body to subclasses: it only raises, or is empty and promises a result."""
+    if not inspect.isfunction(function):
+        return False
+    # An empty method without a promised result, such as a hook `def on_end(self): ...`, is complete as it is.
+    promises = function.__annotations__.get("return") not in (None, "None")
+    return _raises_only(function.__code__) or (promises and _is_empty(function.__code__))
+
+
+@cached_by("code")
+def _raises_only(code: CodeType) -> bool:
+    operations = (instruction.opname for instruction in dis.get_instructions(code))
+    return code.co_names[:1] == ("NotImplementedError",) and not any(name.startswith("RETURN") for name in operations)
+
+
+@cached_by("code")
+def _is_empty(code: CodeType) -> bool:
+    if any(instruction.opname not in _OF_NOTHING for instruction in dis.get_instructions(code)):
+        return False
+    try:
+        # A function that returns None has the same bytecode as an empty one, so only the source tells the two apart.
+        written = ast.parse(textwrap.dedent(inspect.getsource(code))).body[0]
+    except (OSError, TypeError, SyntaxError):
+        return False
+    return isinstance(written, ast.FunctionDef | ast.AsyncFunctionDef) and all(
+        isinstance(one, ast.Pass) or (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))
+        for one in written.body
+    )
+
+
+# The instructions of a function without statements, in every supported version of Python.
+_OF_NOTHING = frozenset({"RESUME", "NOP", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST", "COPY_FREE_VARS"})
+
+
+# Arrays of more axes are not tried.
+_MOST_AXES = 5
+# A comparison with a larger number is about memory, and a trial at such a size would need that memory.
+_LARGEST = 4096
+
+
+def _strings(node: ast.expr) -> Iterator[str]:
+    for element in node.elts if isinstance(node, ast.Tuple | ast.List | ast.Set) else [node]:
+        if isinstance(element, ast.Constant) and isinstance(element.value, str):
+            yield element.value
+
+
+def _is_name(node: ast.expr, name: str) -> bool:
+    """Whether an expression is the name itself, or a method call on it without arguments, such as `mode.lower()`."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not node.args:
+        node = node.func.value
+    return isinstance(node, ast.Name) and node.id == name
+
+
+def _nodes(function: Callable[..., Any] | None) -> tuple[ast.expr | ast.Match, ...]:
+    """The expressions and `match` statements in a function's source, in source order."""
+    code = getattr(function, "__code__", None)
+    return () if code is None else _nodes_of(code)
+
+
+@cached_by("code")
+def _nodes_of(code: CodeType) -> tuple[ast.expr | ast.Match, ...]:
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
+    except (OSError, TypeError, SyntaxError):
+        return ()
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.expr | ast.Match)]
+    return tuple(sorted(nodes, key=lambda node: (node.lineno, node.col_offset)))

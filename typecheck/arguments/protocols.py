@@ -35,7 +35,8 @@ def protocol_object(builder: Builder, cls: type, place: str, scope: Scope) -> An
     members = _members(cls)
     try:
         for name, annotation in members.items():
-            if isinstance(annotation, Anything) or _returns_anything(annotation):
+            said = annotation.returns if isinstance(annotation, CallableOf) else annotation
+            if isinstance(said, Anything):
                 # A member that says nothing could be anything, and each verdict would be about what was made up for it.
                 raise Unbuildable(f"{place}: {cls.__name__}.{name} has no type, or no return type")
         values = {name: builder.build(one, f"{place}.{name}", inner) for name, one in members.items()}
@@ -44,10 +45,6 @@ def protocol_object(builder: Builder, cls: type, place: str, scope: Scope) -> An
     made = _stand_in(cls)()
     vars(made).update(values)
     return made
-
-
-def _returns_anything(annotation: Annotation) -> bool:
-    return isinstance(annotation, CallableOf) and isinstance(annotation.returns, Anything)
 
 
 @cached_by("class")

@@ -19,10 +19,8 @@ from weft.typecheck.arguments.stand_ins import any_callable
 from weft.typecheck.arguments.subclasses import concrete_subclasses, is_abstract
 from weft.typecheck.arguments.values import holds_objects, is_made_of_its_own, value_of
 from weft.typecheck.language.annotations import Instance, RecordOf, holds_arrays
-from weft.typecheck.language.forms import form_of, has_own_dims
-from weft.typecheck.language.names import names_of_class
-from weft.typecheck.language.objects import is_library
-from weft.typecheck.language.signatures import Parameter, fields_of
+from weft.typecheck.language.forms import form_of, has_own_dims, is_library
+from weft.typecheck.language.signatures import Parameter, fields_of, names_of_class
 from weft.typecheck.sizes.dim import Dim
 from weft.typecheck.sizes.space import Space
 
@@ -68,19 +66,15 @@ def instance_of(builder: Builder, spec: Instance, place: str, scope: Scope) -> A
     if spec.cls in builder.inside:
         raise Unbuildable(f"{place}: a {spec.cls.__name__} is made from another {spec.cls.__name__}, without end")
     builder.inside = (*builder.inside, spec.cls)
-    if _is_filled_later(spec.cls):
+    # A namespace or configuration may be made empty, and filled later by its user.
+    parameters = signature_of_class(spec.cls).parameters
+    names_anything = hasattr(spec.cls, "__getattr__") or any(p.kind is p.kind.VAR_KEYWORD for p in parameters)
+    if not any(p.required for p in parameters) and (names_anything or issubclass(spec.cls, Mapping)):
         builder.vague.add(place)
     try:
         return build_module(builder, spec.cls, place, Scope(f"{place}.", f"{place}.", lead=scope.lead))
     finally:
         builder.inside = builder.inside[:-1]
-
-
-def _is_filled_later(cls: type) -> bool:
-    """Whether a class is a namespace or configuration that is made empty and filled later by its user."""
-    parameters = signature_of_class(cls).parameters
-    names_anything = hasattr(cls, "__getattr__") or any(p.kind is p.kind.VAR_KEYWORD for p in parameters)
-    return not any(p.required for p in parameters) and (names_anything or issubclass(cls, Mapping))
 
 
 def build_module(builder: Builder, cls: type, place: str, scope: Scope, passed: Mapping[str, Any] | None = None) -> Any:
@@ -99,10 +93,15 @@ def build_module(builder: Builder, cls: type, place: str, scope: Scope, passed: 
     try:
         args, kwargs = build_arguments(builder, signature, scope, passed)
     except Unbuildable:
-        if passed or not _is_told_by_fields(cls):
+        # An `__init__` without annotations says nothing, where annotated fields may still say what an instance holds.
+        form, fields = form_of(cls), fields_of(cls) if has_own_dims(cls) else ()
+        told = bool(fields) and all(holds_arrays(one.annotation) or not one.required for one in fields)
+        if passed or not told or form is None:
             raise
-        # An `__init__` without annotations says nothing, where the annotated fields still say what an instance holds.
-        return _of_fields(builder, cls, scope)
+        required = (one for one in fields if one.required)
+        return form.make(
+            cls, {one.name: builder.build(one.annotation, scope.path + one.name, scope) for one in required}
+        )
     return _called(builder, cls, cls, args, kwargs)
 
 
@@ -186,18 +185,3 @@ def _anew(leaf: Any) -> Any:
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return jax.ShapeDtypeStruct(tuple(map(_anew, leaf.shape)), leaf.dtype, weak_type=leaf.weak_type)
     return Dim(leaf.space, leaf.terms) if type(leaf) is Dim else leaf
-
-
-def _is_told_by_fields(cls: type) -> bool:
-    """Whether the annotated fields of a record or object say what it holds, although its `__init__` does not."""
-    fields = fields_of(cls) if has_own_dims(cls) else ()
-    return bool(fields) and all(holds_arrays(one.annotation) or not one.required for one in fields)
-
-
-def _of_fields(builder: Builder, cls: type, scope: Scope) -> Any:
-    values = {
-        one.name: builder.build(one.annotation, scope.path + one.name, scope) for one in fields_of(cls) if one.required
-    }
-    form = form_of(cls)
-    assert form is not None
-    return form.make(cls, values)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from weft.core.caches import cached_by
-from weft.typecheck.arguments.uses import is_stub
+from weft.typecheck.arguments.parameters import is_stub
 from weft.typecheck.language.siblings import is_test_or_script
 
 # Each subclass costs at least one trial, so a base class such as `eqx.Module` may not bring all of a package.

@@ -1,7 +1,7 @@
 """Builds values of plain classes, and objects of other layers such as NNX, for arguments annotated with the class.
 
-Another layer (see `objects`) says in a module of its own how to build its classes; this module imports it when the
-first such class appears, so that proofs without NNX do not load NNX.
+Another layer (see `forms.Layer`) says in a module of its own how to build its classes. It is imported when the first
+such class appears, so that proofs without NNX do not load NNX.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from weft.typecheck.arguments.builder import BUILDERS, Builder, Scope, Unbuildab
 from weft.typecheck.arguments.enumerations import items_of
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import Annotation, Instance, Opaque, members_of
-from weft.typecheck.language.objects import is_foreign_class, layer_of
+from weft.typecheck.language.forms import is_foreign_class, layer_of
 from weft.typecheck.language.reading import read
 from weft.typecheck.sizes.dim import is_same
 
@@ -81,15 +81,14 @@ def _of_function(builder: Builder, spec: Opaque, place: str, scope: Scope) -> An
     return value
 
 
-def _any_array(builder: Builder, place: str, scope: Scope) -> Any:
-    return builder.build(read(jax.Array), place, scope)
-
-
 # Functions that programs use as annotations for the arrays that these functions return.
 _MAKING: tuple[tuple[Any, ValueBuilder], ...] = (
     (jax.random.PRNGKey, lambda builder, place, scope: jax.ShapeDtypeStruct((2,), jnp.dtype("uint32"))),
     (jax.random.key, lambda builder, place, scope: jax.ShapeDtypeStruct((), key_dtype())),
-    *((one, _any_array) for one in (jnp.array, jnp.asarray, np.array, np.asarray)),
+    *(
+        (one, lambda builder, place, scope: builder.build(read(jax.Array), place, scope))
+        for one in (jnp.array, jnp.asarray, np.array, np.asarray)
+    ),
 )
 BUILDERS[Opaque] = _of_function
 
@@ -135,7 +134,7 @@ def register(cls: type, build: ValueBuilder) -> None:
 
 ObjectBuilder = Callable[[Builder, Instance, str, Scope], Any]
 
-# How to build an argument of another layer's class (see `objects`); classes in `LAST` are built after other arguments.
+# How to build an argument of another layer's class (see `forms.Layer`); those in `LAST` are built after the others.
 OBJECTS: dict[type, ObjectBuilder] = {}
 LAST: set[type] = set()
 

@@ -34,19 +34,19 @@ def asks(function: Any) -> bool:
         return True
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
     known = {**function.__globals__, **{name: getattr(cell, "cell_contents", None) for name, cell in cells}}
-    return "isinstance" in names and any(_is_jaxtypings(known.get(name)) for name in names)
+    if "isinstance" not in names:
+        return False
+    # `jaxtyping` itself, an annotation class or an alias such as `Scalar = Float[Array, ""]` all lead to the package.
+    values = [known.get(name) for name in names]
+    homes = [one.__name__ if isinstance(one, ModuleType) else getattr(one, "__module__", None) for one in values]
+    homes += [type(one).__module__ for one in values]
+    return any(str(home).partition(".")[0] == "jaxtyping" for home in homes)
 
 
 def _names(code: CodeType) -> set[str]:
     # Nested functions count, because they run inside the call and ask about its dims.
     nested = (constant for constant in code.co_consts if isinstance(constant, CodeType))
     return {*code.co_names, *code.co_freevars}.union(*map(_names, nested))
-
-
-def _is_jaxtypings(value: Any) -> bool:
-    # `jaxtyping` itself, an annotation class or an alias such as `Scalar = Float[Array, ""]` all lead to the package.
-    home = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
-    return any(str(module).partition(".")[0] == "jaxtyping" for module in (home, type(value).__module__))
 
 
 @contextmanager

@@ -4,8 +4,8 @@ A function's *plan* (see `plans`) is made once. A call then binds the dims of th
 checks the arguments, runs the function and checks the result, all in one scope.
 Generators are checked as they yield, coroutines when they are awaited; both keep the scope of their call.
 
-Two kinds of functions are not checked here: transformed functions, whose copied signature is that of the function
-inside; and methods of records that are passed as functions, because they check themselves when they run.
+Two kinds of functions are not checked here. A transformed function has a copied signature, that of the function inside.
+A method of a record that is passed as a function checks itself when it runs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import functools
 import inspect
 import itertools
 import sys
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
 from contextlib import ExitStack, nullcontext
 from types import FunctionType, MethodType
 from typing import Any, cast
@@ -106,7 +106,8 @@ def enter(
     running = Running(function, args, kwargs)
     try:
         # `_enter` checks a method's record as a whole; other functions may get records that a transform rebuilt.
-        if (plan is not None and plan.is_method) or _is_dispatched(function, args):
+        of_record = args and isinstance(args[0], eqx.Module)
+        if (plan is not None and plan.is_method) or (of_record and owner_of(function, args) is not None):
             running.token = enter_record(args[0])
             _check_numbers(args[0])
         else:
@@ -121,7 +122,7 @@ def enter(
                 running.context.enter_context(sharing_dims(running.bindings))
             if current_mode() == "strict" and plan.signature.flavour == "function":
                 running.function = functools.partial(call_strictly, function)
-    # `fail` and `end` must run here as well: a caller gets no `Running` whose `end` it could call.
+    # `fail` and `end` must run here as well, whatever is raised: a caller gets no `Running` whose `end` it could call.
     except BaseException as error:
         if isinstance(error, Exception):
             running.fail(error)
@@ -166,11 +167,6 @@ def _check_numbers(record: Any) -> None:
     miss = number_for_array(record, plan)
     if miss is not None:
         raise contract_error(miss, module=module_path()) from None
-
-
-def _is_dispatched(function: Any, args: Sequence[Any]) -> bool:
-    """Whether a function is called as the method of a Module."""
-    return bool(args) and isinstance(args[0], eqx.Module) and owner_of(function, args) is not None
 
 
 def _check_rebuilt(plan: FunctionPlan | None, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -232,7 +228,14 @@ def _leave(plan: FunctionPlan, bindings: Bindings | None, result: Any) -> Any:
     if plan.returns is not None:
         result = _checked_value(plan.returns, result, bindings)
     if bindings is not None and bindings.pending:
-        _settle(bindings)
+        try:
+            settle(bindings, finally_=True)
+        except Mismatch as miss:
+            raise contract_error(miss, module=module_path()) from None
+        # At the end of a call nothing more can bind the name, so the annotation itself has a mistake.
+        except UnboundDim as unbound:
+            origin = bindings.pending[0].origin
+            raise AnnotationError(f"{place_of(origin.slot, origin.path)}: {unbound.what}") from None
     return result
 
 
@@ -330,19 +333,6 @@ def _checked_value(row: Row, value: Any, bindings: Bindings | None) -> Any:
         except Mismatch as miss:
             raise contract_error(miss, module=module_path()) from None
     return place_result(row, value)
-
-
-def _settle(bindings: Bindings) -> None:
-    """Checks the expressions that still wait for names at the end of a call."""
-    __tracebackhide__ = True
-    try:
-        settle(bindings, finally_=True)
-    except Mismatch as miss:
-        raise contract_error(miss, module=module_path()) from None
-    # At the end of a call nothing more can bind the name, so the annotation itself has a mistake.
-    except UnboundDim as unbound:
-        origin = bindings.pending[0].origin
-        raise AnnotationError(f"{place_of(origin.slot, origin.path)}: {unbound.what}") from None
 
 
 def _generator(plan: FunctionPlan, bindings: Bindings | None, inner: Generator[Any, Any, Any]) -> Any:

@@ -1,12 +1,12 @@
 """install_import_hook: checks the contracts of packages that do not use weft, while their code runs.
 
-A finder at the head of `sys.meta_path` loads the modules of the named packages with one more decorator: innermost on
-each annotated function, so that other decorators (`jax.jit`, `custom_vjp`, `property`) wrap checked code; outermost on
-each class, so that it sees the result of `@dataclass`. The code is compiled again at each import and never written to
-disk: the files in `__pycache__` are those of the package without the hook.
+A finder at the head of `sys.meta_path` loads the modules of the named packages with one more decorator. On each
+annotated function it is the innermost, so that other decorators (`jax.jit`, `custom_vjp`, `property`) wrap checked
+code. On each class it is the outermost, so that it sees the result of `@dataclass`. The code is compiled again at each
+import and never written to disk: the files in `__pycache__` are those of the package without the hook.
 
-Code of other packages may do what weft's users may not: a function with an unreadable annotation is left unchecked and
-listed in the hook's `unread`; if the fields of an instance do not fit (half initialised, stacked, or a part), only the
+Code of other packages may do what weft's users may not. A function with an unreadable annotation is left unchecked and
+listed in the hook's `unread`. If the fields of an instance do not fit (half initialised, stacked, or a part), only the
 fields that fit bind dims. The fields and methods of weft's own Modules check themselves.
 """
 
@@ -233,22 +233,17 @@ def decorate(tree: ast.Module, all_of_it: bool = False) -> None:
             if "no_type_check" in map(_name, node.decorator_list):
                 continue
             if all_of_it or not any(map(_has_checker, node.decorator_list)):
-                _decorate(node)
+                decorator = ast.copy_location(ast.Name(_NAME, ast.Load()), node)
+                # First in the list is outermost: `@dataclass` has added `__init__` when the decorator runs.
+                if isinstance(node, ast.ClassDef):
+                    node.decorator_list.insert(0, decorator)
+                # Last in the list is innermost: `jax.jit` and others then wrap the checked function.
+                elif node.returns is not None or any(
+                    isinstance(part, ast.arg) and part.annotation is not None for part in ast.walk(node.args)
+                ):
+                    node.decorator_list.append(decorator)
         pending += ast.iter_child_nodes(node)
     ast.fix_missing_locations(tree)
-
-
-def _decorate(node: _Definition) -> None:
-    decorator = ast.copy_location(ast.Name(_NAME, ast.Load()), node)
-    # First in the list is outermost: `@dataclass` has added `__init__` when the decorator runs.
-    if isinstance(node, ast.ClassDef):
-        node.decorator_list.insert(0, decorator)
-        return
-    arguments = node.args
-    parameters = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
-    if node.returns is not None or any(getattr(p, "annotation", None) is not None for p in parameters):
-        # Last in the list is innermost: `jax.jit` and others then wrap the checked function.
-        node.decorator_list.append(decorator)
 
 
 def _name(decorator: ast.expr) -> str:
@@ -268,15 +263,13 @@ def _has_checker(decorator: ast.expr) -> bool:
 def install_import_hook(packages: str | Sequence[str], *more: str) -> ImportHook:
     """Checks the contracts of packages that are imported from now on: functions, dataclasses and equinox Modules.
 
-    It replaces jaxtyping's hook of this name. The fields of an instance bind the dims of its methods. A dim expression
-    may read any argument. Errors say what is wrong, where, and what to do.
-
-    Dims of a call hold in its body, for `isinstance(y, Float[Array, "a b"])`. Dims bound there hold for the result.
-    Functions under `jaxtyped(typechecker=...)` are left to jaxtyping. Definitions under `typing.no_type_check` are not
-    checked.
+    It does the work of jaxtyping's hook of this name with weft's contracts. The fields of an instance bind the dims of
+    its methods, and a dim expression may read any argument. Errors say what is wrong, where, and what to do. Dims of a
+    call hold in its body, for `isinstance(y, Float[Array, "a b"])`, and dims bound there hold for the result. Functions
+    under `jaxtyped(typechecker=...)` are left to jaxtyping, definitions under `typing.no_type_check` are left alone.
 
     Args:
-        packages: the names of packages or modules. None of them may be imported yet.
+        packages: the names of packages or modules; none of them may be imported yet.
         more: further names.
 
     Returns:

@@ -1,8 +1,8 @@
 """Placing: arrays of a trace, constrained to lie on a mesh as the rules in force say for the names of their dims.
 
-The checks say which dims an array has: an array whose annotation is known is placed by it, and a tuple, a union or a
-plain record is checked once more, by checks that note the arrays that they meet. What fits no annotation stays as it
-is, since the contract has refused it already, or contracts are off.
+The checks say which dims an array has. An array whose annotation is known is placed by it. A tuple, a union or a plain
+record is checked once more, by checks that note the arrays that they meet. What fits no annotation stays as it is,
+since the contract has refused it already, or contracts are off.
 
 Annotations of weft's own layers name no dims that a rule could mean: `in` and `out` of a `Linear` are whatever axes
 the record around it has.

@@ -24,8 +24,7 @@ from weft.typecheck.calls.asking import asks
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import ANY_DTYPE, Annotation, ArrayOf, BatchedOf, Instance, RecordOf, StreamOf
 from weft.typecheck.language.forms import DATACLASS, NAMEDTUPLE, has_own_dims
-from weft.typecheck.language.names import names_in
-from weft.typecheck.language.signatures import Signature, fields_of, signature_of
+from weft.typecheck.language.signatures import Signature, fields_of, names_in, signature_of
 from weft.typecheck.matching.bindings import Slot
 from weft.typecheck.matching.compiling import Check, check_of
 from weft.typecheck.matching.policies import RUN_TIME

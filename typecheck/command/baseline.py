@@ -1,8 +1,8 @@
 """`--baseline FILE`: accepts the failures of today, so that only new failures fail.
 
-A failure is recognised by its file, name, rule and message, without line numbers and without the sizes that showed it,
-and by how often it occurs, because lines may be added to its file. An entry without a failure is a warning, since it
-would hide the next failure of its kind.
+A failure is recognised by its file, name, rule and message, and by how often it occurs. Line numbers and the sizes that
+showed it do not count, because lines may be added to its file. An entry without a failure is a warning, since it would
+hide the next failure of its kind.
 """
 
 from __future__ import annotations
@@ -63,19 +63,18 @@ class Baseline:
 
     def apply(self, part: Checked) -> Checked:
         """The part with accepted failures as `known` lines; a contract with no other failure does not fail."""
-        lines = tuple(map(self._accepted, part.lines))
-        if lines == part.lines:
+        lines = list[Line]()
+        for line in part.lines:
+            key = self._key(line)
+            if line.level == "error" and self.unused[key]:
+                self.unused[key] -= 1
+                line = dataclasses.replace(line, level="known")
+            lines.append(line)
+        if tuple(lines) == part.lines:
             return part
         fails = any(line.level == "error" for line in lines)
         verdicts = tuple(KNOWN if verdict == FAILS and not fails else verdict for verdict in part.verdicts)
-        return dataclasses.replace(part, lines=lines, verdicts=verdicts)
-
-    def _accepted(self, line: Line) -> Line:
-        key = self._key(line)
-        if line.level != "error" or not self.unused[key]:
-            return line
-        self.unused[key] -= 1
-        return dataclasses.replace(line, level="known")
+        return dataclasses.replace(part, lines=tuple(lines), verdicts=verdicts)
 
     # Sizes and line numbers are left out: they change with edits that have nothing to do with the failure.
     def _key(self, line: Line) -> Key:

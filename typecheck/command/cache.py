@@ -1,14 +1,15 @@
 """Stores verdicts from run to run in `.weft/cache`, next to the `pyproject.toml`.
 
 An entry is for one unit and one set of options; in it, the outcomes of each definition (a function or a class) are
-valid by themselves. They are valid as long as these are unchanged: the definitions that they reach and the skeletons of
-all Python files of the unit's package, or of a script's folder (`sources`); the files that its worker read, and the
-modules outside of the package and of installed packages that it imported; the versions of Python and of installed
-packages; and weft's own sources. The lines of an outcome follow its definitions (`places`).
+valid by themselves. They are valid as long as what they depend on is unchanged. These are the definitions that they
+reach, and the skeletons of all Python files of the unit's package, or of a script's folder (`sources`). These are also
+the files that its worker read, and the modules that it imported from outside of the package and of installed packages.
+At last, the versions of Python and of installed packages count, and weft's own sources. The lines of an outcome follow
+its definitions (`lines.moved`).
 
-What a definition reaches is found twice: by the names in the sources, since a process runs a cached function once for
-many verdicts; and by the functions that ran while it was judged. A function that ran although no name leads to it, one
-that ran while modules were imported, and one whose results are kept, count for all later verdicts of its process.
+What a definition reaches is found twice. The names in the sources show it, since a process runs a cached function once
+for many verdicts. So do the functions that ran while it was judged. A function that ran although no name leads to it,
+one that ran while modules were imported, and one whose results are kept, count for all later verdicts of its process.
 
 An entry that cannot be read is ignored.
 """
@@ -29,8 +30,7 @@ from typing import Any
 
 from ..language.siblings import is_test_or_script, sources_below
 from .config import Settings
-from .lines import Checked, from_json, to_json
-from .places import moved, places, places_in_texts
+from .lines import Checked, from_json, moved, places, places_in_texts, to_json
 from .sources import Node, Sources, digest, summary
 from .units import MACHINERY, WEFT, Unit, state_of
 
@@ -106,7 +106,12 @@ class Cache:
         self._sources_in = functools.cache(_sources_in)
         # The files that the valid outcomes of a unit depend on: a worker that judges the others does not read them.
         self._reads = dict[Unit, list[str]]()
-        self._delete_oldest()
+        # Each option and each renamed file adds some entries.
+        with contextlib.suppress(OSError):
+            entries = [*self.folder.glob("*.json"), *self.folder.glob("*.sources")]
+            if len(entries) > _MOST:
+                for entry in sorted(entries, key=lambda file: file.stat().st_mtime)[: -_MOST // 2]:
+                    entry.unlink()
 
     def _files(self, unit: Unit) -> tuple[str, ...]:
         """The unit's own file and those that it may depend on; the same tuple for all units of a package."""
@@ -227,14 +232,6 @@ class Cache:
             with contextlib.suppress(OSError):
                 _write_below_weft(file, json.dumps(summaries))
         return Sources(modules, summaries, {path: self._digest_of_file(path) for path in modules})
-
-    def _delete_oldest(self) -> None:
-        """Deletes the oldest entries if there are too many: each option and each renamed file adds some."""
-        with contextlib.suppress(OSError):
-            entries = [*self.folder.glob("*.json"), *self.folder.glob("*.sources")]
-            if len(entries) > _MOST:
-                for entry in sorted(entries, key=lambda file: file.stat().st_mtime)[: -_MOST // 2]:
-                    entry.unlink()
 
     def _file(self, unit: Unit) -> Path:
         # Paths in lines are relative to the current folder, so each folder has entries of its own.

@@ -11,9 +11,9 @@ from typing import Any
 from weft.typecheck.arguments.subclasses import is_abstract
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import Annotation, ArrayOf, BatchedOf, TreeOf, holds_arrays
-from weft.typecheck.language.forms import form_of, has_own_dims
-from weft.typecheck.language.objects import is_foreign_class
+from weft.typecheck.language.forms import form_of, has_own_dims, is_foreign_class
 from weft.typecheck.language.signatures import fields_of, signature_of
+from weft.typecheck.proofs.frames import place_of
 from weft.typecheck.proofs.targets import (
     function_in,
     is_annotated,
@@ -22,7 +22,6 @@ from weft.typecheck.proofs.targets import (
     public_methods,
     unbound_methods,
 )
-from weft.typecheck.proofs.whose import place_of
 
 
 def definitions(
@@ -48,7 +47,7 @@ def definitions(
         try:
             if _is_checkable(module, value):
                 selected.append((place_of(value)[1], value.__qualname__ if isinstance(value, type) else name, value))
-        except Exception as error:
+        except Exception as error:  # an object of the module's may compute its attributes, and raise anything
             if failed is None:
                 raise
             failed[name] = error
@@ -107,17 +106,22 @@ def _is_checkable(module: ModuleType, value: Any) -> bool:
     # Imported functions belong to their own module, and are judged there.
     if getattr(inspect.unwrap(value), "__module__", None) != module.__name__:
         return False
-    if isinstance(value, type):
-        return (is_made(value) or is_foreign_class(value)) and _has_contract(value)
-    return not has_own_dims(type(value)) and not is_foreign_class(type(value)) and is_annotated(value)
-
-
-def _has_contract(cls: type) -> bool:
-    methods = [*public_methods(cls), *(function for function, _ in unbound_methods(cls))]
-    form = form_of(cls)
-    if form is not None and form.plain and not any(map(_names_arrays, _annotations(cls, methods))):
+    if not isinstance(value, type):
+        return not has_own_dims(type(value)) and not is_foreign_class(type(value)) and is_annotated(value)
+    if not is_made(value) and not is_foreign_class(value):
+        return False
+    methods, form = [*public_methods(value), *(function for function, _ in unbound_methods(value))], form_of(value)
+    parts = (part for annotation in _annotations(value, methods) for part in annotation.walk())
+    if form is not None and form.plain and not any(isinstance(part, ArrayOf | TreeOf | BatchedOf) for part in parts):
         return False  # options, or nodes of a parser's tree: without arrays there is no contract about shapes
-    return bool(methods) or _makes_fields(cls)
+    if methods:
+        return True
+    # A handwritten `__init__` may make the arrays for annotated fields. An abstract class is made by its subclasses,
+    # whose own constructors are judged.
+    code = getattr(vars(value).get("__init__"), "__code__", None)
+    if code is None or code.co_filename.startswith("<") or not has_own_dims(value) or is_abstract(value):
+        return False
+    return any(holds_arrays(field.annotation) for field in fields_of(value))
 
 
 def _annotations(cls: type, methods: list[Callable[..., Any]]) -> Iterator[Annotation]:
@@ -127,16 +131,3 @@ def _annotations(cls: type, methods: list[Callable[..., Any]]) -> Iterator[Annot
         for method in methods:
             signature = signature_of(method, cls)
             yield from (signature.returns, *(parameter.annotation for parameter in signature.parameters))
-
-
-def _names_arrays(annotation: Annotation) -> bool:
-    return any(isinstance(part, ArrayOf | TreeOf | BatchedOf) for part in annotation.walk())
-
-
-def _makes_fields(cls: type) -> bool:
-    """Whether a class has a handwritten `__init__` that makes arrays for annotated fields."""
-    code = getattr(vars(cls).get("__init__"), "__code__", None)
-    # An abstract class is made by its subclasses, whose own constructors are judged.
-    if code is None or code.co_filename.startswith("<") or not has_own_dims(cls) or is_abstract(cls):
-        return False
-    return any(holds_arrays(field.annotation) for field in fields_of(cls))

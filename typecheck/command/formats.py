@@ -72,21 +72,20 @@ class Text:
                 if line.fix is not None:
                     yield f"    # fix: {line.fix.text}"
                 yield from (f"    {row}" for row in line.program.splitlines() if line.level == "error")
-            elif line.level in _FAILURES and not self._is_repeated(line):
-                yield text
+            elif line.level in _FAILURES:
+                callers = [line.name]
+                if line.level == "error" and line.line:
+                    # A helper with a wrong shape fails in each of its callers: a hundred lines would be about one
+                    # mistake.
+                    cause = line.file, line.line, line.message.partition(" (at ")[0]
+                    callers = self._callers.setdefault(cause, [])
+                    callers.append(line.name)
+                if len(callers) == 1:
+                    yield text
             elif line.level in _WAITING:
                 self._waiting.append(text)
         if self.verbose:
             yield from part.assumptions
-
-    def _is_repeated(self, line: Line) -> bool:
-        """Whether the same failure at the same place was printed before, for another caller."""
-        if line.level != "error" or not line.line:
-            return False
-        # A helper with a wrong shape fails in each of its callers: a hundred lines would be about one mistake.
-        callers = self._callers.setdefault((line.file, line.line, line.message.partition(" (at ")[0]), [])
-        callers.append(line.name)
-        return len(callers) > 1
 
     def end(self, checked: Checked, code: int) -> Iterator[str]:
         """The last lines: further callers of the causes above, warnings if something fails, and one line of counts."""

@@ -22,10 +22,9 @@ from .baseline import Baseline
 from .config import Config, ConfigError, Settings, checked, nearest, read
 from .formats import FORMATS, Text, as_json, as_sarif, github
 from .lines import Checked, Line, joined
-from .markers import ignores_in
+from .running import watch
 from .shapes_front import add_shapes, show_shapes
-from .units import Unit, shown, units_of
-from .watching import watch
+from .units import Unit, ignores_in, shown, units_of
 
 # Judges units without workers: one list of parts for each unit, in order.
 Judge = Callable[[Sequence[Unit], Settings], Iterator[list[Checked]]]
@@ -108,7 +107,12 @@ def main(
             sys.stdout.flush()
             return code
         options = parser().parse_args(arguments)
-        usable = _usable_mode()
+        # Contracts are on for the imports if `WEFT_TYPECHECK` names no mode, and the exit code says that it does not.
+        mode = os.environ.get("WEFT_TYPECHECK") or "on"
+        usable = mode in _MODES
+        if not usable:
+            print(f"unknown WEFT_TYPECHECK {mode!r}: it is one of {', '.join(_MODES)}", file=sys.stderr)
+            os.environ["WEFT_TYPECHECK"] = "on"
         if options.command == "lsp" and serve is not None:
             return serve(options)
         if options.command == "shapes":
@@ -125,15 +129,6 @@ def main(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     return code if usable else 2
-
-
-def _usable_mode() -> bool:
-    """Whether `WEFT_TYPECHECK` names a mode; if not, says so and switches contracts on for the imports."""
-    mode = os.environ.get("WEFT_TYPECHECK") or "on"
-    if mode not in _MODES:
-        print(f"unknown WEFT_TYPECHECK {mode!r}: it is one of {', '.join(_MODES)}", file=sys.stderr)
-        os.environ["WEFT_TYPECHECK"] = "on"
-    return mode in _MODES
 
 
 def _configured(options: argparse.Namespace) -> Config:
@@ -225,7 +220,9 @@ class Run:
         from .running import results  # here, because a test with a judge of its own needs no hashes and no processes
 
         config, root = self.config, None if self.options.no_cache else self.config.root
-        return results(units, config.settings, config.jobs or _cores(), config.memory, root)
+        # A container may use fewer cores than the machine has.
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return results(units, config.settings, config.jobs or cores, config.memory, root)
 
     def _say(self, part: Checked) -> None:
         """Adds a part, and prints its lines at once if the format allows; a line is printed once.
@@ -289,10 +286,3 @@ class Run:
         else:
             print({"json": as_json, "sarif": as_sarif}[self.options.format](outcome, code, Path.cwd()))
         return code
-
-
-def _cores() -> int:
-    try:
-        return len(os.sched_getaffinity(0))  # a container may use fewer cores than the machine has
-    except AttributeError:
-        return os.cpu_count() or 1

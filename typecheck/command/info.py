@@ -40,7 +40,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--format", choices=["text", "json"], default="text", help="how to print (default: text)")
     options = parser.parse_args(argv)
-    report = {name: _or_reason(name, section) for name, section in _SECTIONS.items()}
+    report = dict[str, dict[str, Any]]()
+    for name, section in _SECTIONS.items():
+        try:
+            report[name] = section()
+        # A broken driver makes `jax.devices()` fail, which is what such a report is about.
+        except Exception as error:
+            report[name] = {name: f"failed: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"}
     if options.format == "json":
         text = json.dumps(report, indent=2, default=str)
     else:
@@ -53,14 +59,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     home = os.path.expanduser("~").rstrip("/")
     print(text.replace(home, "~") if len(home) > 1 else text)
     return 0
-
-
-def _or_reason(name: str, section: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    try:
-        return section()
-    # A broken driver makes `jax.devices()` fail, which is what such a report is about.
-    except Exception as error:
-        return {name: f"failed: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"}
 
 
 def _version(package: str) -> str:

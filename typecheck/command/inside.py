@@ -99,10 +99,8 @@ def note_runs(unrelated: tuple[str, ...]) -> set[tuple[str, str]] | None:
         unrelated: the beginnings of the paths of files whose functions are not noted.
     """
     monitoring: Any = getattr(sys, "monitoring", None)
-    return None if monitoring is None else _noted_runs(monitoring, unrelated)
-
-
-def _noted_runs(monitoring: Any, unrelated: tuple[str, ...]) -> set[tuple[str, str]] | None:
+    if monitoring is None:  # floor: Python 3.11 has no `sys.monitoring`
+        return None
     tool = next((tool for tool in range(5, -1, -1) if monitoring.get_tool(tool) is None), None)
     if tool is None:
         return None

@@ -22,18 +22,15 @@ from typing import Any, TypeVar
 from weft.core.errors import ForeignObjectError, WeftError
 from weft.typecheck.command.config import Settings
 from weft.typecheck.command.defined import definitions, unjudged
-from weft.typecheck.command.flax_programs import flax_over_weft
 from weft.typecheck.command.lines import Checked, Fix, Line, joined, one_line, undecided
-from weft.typecheck.command.loading import import_below, importable, load
-from weft.typecheck.command.markers import ignore_of, skip_reason
-from weft.typecheck.command.units import Unit, installed_roots, shown, units_of
+from weft.typecheck.command.loading import flax_over_weft, import_below, importable, load
+from weft.typecheck.command.units import Unit, ignore_of, installed_roots, shown, skip_reason, units_of
 from weft.typecheck.errors import AnnotationError
-from weft.typecheck.proofs.budget import USUAL, Budget
-from weft.typecheck.proofs.following import listening
+from weft.typecheck.proofs.explaining import USUAL, Budget
+from weft.typecheck.proofs.frames import listening, place_of, text_of_fault
 from weft.typecheck.proofs.prover import Proof, proofs_of
 from weft.typecheck.proofs.report import Cause, Contract, Finding, Verdict
-from weft.typecheck.proofs.watched import forget_closures
-from weft.typecheck.proofs.whose import place_of, text_of_fault
+from weft.typecheck.proofs.watch import forget_closures
 
 PRIVATE = "it is private, and is checked only where checked public code calls it"
 Announce = Callable[[int, str, str, int], None]
@@ -146,7 +143,13 @@ def loaded(unit: Unit, steps: Steps) -> Iterator[ModuleType | BaseException]:
 
 
 def _not_imported(unit: Unit, error: BaseException) -> Checked:
-    file, line = _raised_at(error, unit.file)
+    # The place is a syntax error's line, or the last line of the file itself in the traceback.
+    own = Path(unit.file).resolve()
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno or 0 for frame in frames if Path(frame.filename).resolve() == own]
+    file, line = shown(unit.file), lines[-1] if lines else 0
+    if isinstance(error, SyntaxError):
+        file, line = shown(error.filename or unit.file), error.lineno or 0
     missing = _missing(error)
     if missing:
         # An installed package may have modules for optional libraries. One's own file needs what it imports.
@@ -174,7 +177,8 @@ def _definition(unit: Unit, name: str, thing: Any, settings: Settings, steps: St
     for proof in proofs:
         place = proof.target.name, proof.target.file, proof.target.line
         if steps.enter(place):
-            yield from _verdict(steps, place, settings, proof.contract)
+            part = _skipped(place) or guarded(steps, place, settings.strict, proof.contract)
+            yield part if isinstance(part, Checked) else _part(part, settings.strict)
 
 
 def _skipped(place: Place) -> Checked | None:
@@ -201,12 +205,6 @@ def _value(written: Any) -> Any:
         raise AnnotationError(f"[tool.weft.check] import = {written['import']!r} fails: {first_line(error)}") from None
 
 
-def _verdict(steps: Steps, place: Place, settings: Settings, prove: Callable[[], Contract]) -> Iterator[Checked]:
-    """The part for one contract."""
-    part = _skipped(place) or guarded(steps, place, settings.strict, prove)
-    yield part if isinstance(part, Checked) else _part(part, settings.strict)
-
-
 def guarded(steps: Steps, place: Place, strict: bool, work: Callable[[], T]) -> T | Checked:
     """Returns the result of the work of one step, or a part that says why the work gave none."""
     name, file, line = place[0], shown(place[1]), place[2]
@@ -222,7 +220,7 @@ def guarded(steps: Steps, place: Place, strict: bool, work: Callable[[], T]) -> 
         return undecided(file, line, name, Cause.RECURSION.value, strict=strict, lasting=True)
     except MemoryError:
         return undecided(file, line, name, "it needs more memory than there is", strict=strict)
-    except Exception as error:
+    except Exception as error:  # a fault of weft's: the other contracts are judged all the same
         return _crash((name, file, line), error)
     # `sys.exit` in a traced function is the program's own end, and must not end the run.
     except BaseException as error:
@@ -323,13 +321,3 @@ def _missing(error: BaseException) -> str:
     if not top or importlib.util.find_spec(top) is not None:
         return ""
     return f"{top}, which is not installed" + (" (it is torch code: weft checks JAX code)" if top == "torch" else "")
-
-
-def _raised_at(error: BaseException, file: str) -> tuple[str, int]:
-    """The place of a failed import: a syntax error's line, or the last line of the file itself in the traceback."""
-    if isinstance(error, SyntaxError):
-        return shown(error.filename or file), error.lineno or 0
-    own = Path(file).resolve()
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno or 0 for frame in frames if Path(frame.filename).resolve() == own]
-    return shown(file), lines[-1] if lines else 0

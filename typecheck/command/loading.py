@@ -1,6 +1,11 @@
 """Imports units: a file as part of its package, or as a script under a name other than `__main__`.
 
 The editor's worker outlives the state of a file, so it imports again what has changed (`up_to_date`).
+
+Programs that say `from flax import nnx` are checked over `weft.nnx`, which proofs understand (`flax_over_weft`). While
+a file is checked, the first import of `flax` or `flax.nnx` installs `weft.nnx` in its place (`weft.nnx.install`), so a
+program without flax loads nothing. If the real flax.nnx was imported before, it stays, and its Modules are refused
+(`forms.refuse_foreign`).
 """
 
 from __future__ import annotations
@@ -10,14 +15,17 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator
+import types
+from collections.abc import Iterator, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
 from weft.core.caches import cached_by
 from weft.typecheck.command.units import Unit, installed_roots, is_of_weft, spec_of, state_of
 from weft.typecheck.language.siblings import Written, below, is_test_or_script, modules_of, written
-from weft.typecheck.proofs.writing import LOADED
+from weft.typecheck.proofs.programs import LOADED
 
 
 @contextlib.contextmanager
@@ -27,8 +35,11 @@ def importable(unit: Unit) -> Iterator[None]:
     A function may import when it is called. Modules of an earlier unit's folder with the name of a module next to this
     unit are removed: two tutorials may each have a `utils.py`.
     """
-    root = Path(unit.root)
-    for name in sorted(_shadowed(root)):
+    root, installed = Path(unit.root), installed_roots()
+    for name in sorted({path.stem if path.suffix == ".py" else path.name for path in root.iterdir()}):
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if file is None or Path(file).is_relative_to(root) or file.startswith(installed):
+            continue
         for known in [known for known in sys.modules if known == name or known.startswith(f"{name}.")]:
             del sys.modules[known]
     # First on the path, as the folder of a script is.
@@ -36,17 +47,9 @@ def importable(unit: Unit) -> Iterator[None]:
     try:
         yield
     finally:
-        if str(root) in sys.path:  # other entries that the unit has added stay, so that `contamination` sees them
+        # Other entries that the unit has added stay, so that `worker.changed_since` sees them.
+        if str(root) in sys.path:
             sys.path.remove(str(root))
-
-
-def _shadowed(root: Path) -> Iterator[str]:
-    """The imported modules that have the name of one in this folder, but come from another folder of the user's."""
-    installed = installed_roots()
-    for name in {path.stem if path.suffix == ".py" else path.name for path in root.iterdir()}:
-        file = getattr(sys.modules.get(name), "__file__", None)
-        if file is not None and not Path(file).is_relative_to(root) and not file.startswith(installed):
-            yield name
 
 
 def load(unit: Unit) -> ModuleType:
@@ -141,3 +144,47 @@ def _is_elsewhere(name: str) -> bool:
         return spec_of(name) is not None
     finally:
         sys.path.insert(0, folder)
+
+
+# By name, because this package must not import the layers above it.
+_INSTALLER = "weft.nnx.interop.installing"
+
+
+class _Awaiting(MetaPathFinder):
+    """A finder that installs `weft.nnx` at the first import of flax, and then passes the import on."""
+
+    def __init__(self) -> None:
+        self.has_installed = False
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname not in ("flax", "flax.nnx"):
+            return None
+        # Removed first, so that an import of flax by the installer does not come here again.
+        sys.meta_path.remove(self)
+        installer = importlib.import_module(_INSTALLER)
+        # The program may have installed weft.nnx itself; then there is nothing to undo at the end.
+        if installer.installed():
+            return None
+        installer.install()
+        self.has_installed = True
+        return sys.meta_path[0].find_spec(fullname, path, target)
+
+
+@contextlib.contextmanager
+def flax_over_weft() -> Iterator[None]:
+    """Makes `flax.nnx` mean `weft.nnx` for imports inside the `with` block."""
+    if "flax.nnx" in sys.modules:
+        yield
+        return
+    awaiting = _Awaiting()
+    sys.meta_path.insert(0, awaiting)
+    try:
+        yield
+    finally:
+        if awaiting in sys.meta_path:
+            sys.meta_path.remove(awaiting)
+        # Put back, because the next file may be a program for the real flax.
+        if awaiting.has_installed:
+            importlib.import_module(_INSTALLER).uninstall()

@@ -1,19 +1,22 @@
-"""A run: yields stored verdicts and verdicts of workers in the order of the files."""
+"""A run: yields stored verdicts and verdicts of workers in the order of the files; with `--watch`, again and again."""
 
 from __future__ import annotations
 
+import os
 import queue
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from .cache import Cache, Group
-from .config import Settings
-from .conversation import Conversation
+from .cache import Cache, Group, sources_of
+from .config import Config, Settings, nearest
 from .lines import Checked, from_json, one_line, undecided
+from .process import Conversation
 from .sources import Node
-from .units import Unit
+from .units import Unit, state_of, units_of
 
 
 def results(
@@ -98,13 +101,43 @@ def judgement(conversation: Conversation, unit: Unit, known: Mapping[str, Group]
         elif "end" in message:
             reads = message["reads"]
         elif "died" in message:
-            group.parts.append(_died(unit.file, message, strict=conversation.settings.strict))
+            reason, step = message["died"], message["step"]
+            if step["at"] <= 1:
+                while_importing = f"{reason}, while the file was imported"
+                group.parts.append(one_line("unusable", unit.file, 0, "import", while_importing, "import"))
+            else:
+                strict = conversation.settings.strict
+                group.parts.append(undecided(step["file"], step["line"], step["name"], reason, strict=strict))
     return Judgement(groups, reads, conversation.carried)
 
 
-def _died(file: str, message: dict[str, Any], *, strict: bool) -> Checked:
-    """The part for a step at which a worker died."""
-    reason, step = message["died"], message["step"]
-    if step["at"] <= 1:
-        return one_line("unusable", file, 0, "import", f"{reason}, while the file was imported", "import")
-    return undecided(step["file"], step["line"], step["name"], reason, strict=strict)
+# Seconds between two looks at the files.
+_LOOK = 0.3
+
+
+def watch(run: Callable[[], int], config: Config) -> int:
+    """Runs, and runs again whenever a checked file, or a file that one imports, changes; until ^C.
+
+    Args:
+        run: does one run, and returns 130 if it was interrupted.
+        config: says which files are checked.
+    """
+    try:
+        while True:
+            # Before the run: an edit during the run must start the next one.
+            before = _state(config)
+            if run() == 130:
+                return 0
+            print(f"watching {len(before)} files; ^C ends", file=sys.stderr, flush=True)
+            while _state(config) == before:
+                time.sleep(_LOOK)
+            print(f"\n{time.strftime('%H:%M:%S')} a file has changed", file=sys.stderr, flush=True)
+    except KeyboardInterrupt:
+        return 0
+
+
+def _state(config: Config) -> Mapping[str, tuple[int, int] | None]:
+    units, _ = units_of(config.paths, config.exclude, config.root)
+    files = {os.path.abspath(path) for unit in units for path in (unit.file, *sources_of(unit))}
+    files |= {str(file) for file in (nearest(config.root), config.baseline) if file}
+    return {file: state_of(file) for file in files}

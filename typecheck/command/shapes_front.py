@@ -15,7 +15,7 @@ from ..shapes.notes import Shapes, from_json, joined
 from ..shapes.pages import FORMATS, Page
 from ..shapes.statements import definitions
 from .config import Config, ConfigError, read
-from .conversation import Conversation
+from .process import Conversation
 from .units import shown, unit_of
 
 # A function for which no conditions are found in so many traces is shown up to where its trace failed.

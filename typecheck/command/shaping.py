@@ -9,8 +9,8 @@ from weft.typecheck.command.config import Settings
 from weft.typecheck.command.lines import Checked
 from weft.typecheck.command.linter import Steps, definitions, first_line, guarded, loaded, proofs_in
 from weft.typecheck.command.units import Unit
+from weft.typecheck.proofs.frames import place_of
 from weft.typecheck.proofs.prover import Proof
-from weft.typecheck.proofs.whose import place_of
 from weft.typecheck.shapes.notes import Shapes
 from weft.typecheck.shapes.reading import shapes_of
 from weft.typecheck.shapes.statements import Statements
@@ -32,7 +32,7 @@ def shaped(unit: Unit, settings: Settings, text: str, lines: Sequence[range] | N
                 raise module
             file = str(module.__file__)  # as its code has it: a folder may be reached through a link
             source = Statements(file, text)
-        except BaseException as error:
+        except BaseException as error:  # whatever ends an import, a SystemExit too, is the answer about the file
             yield Shapes("import", 1, 1, reason=f"{type(error).__name__}: {first_line(error)}", traced=False)
             return
         proofs: list[Proof] = []

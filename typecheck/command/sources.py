@@ -1,11 +1,11 @@
 """The definitions of a package's files, and which of them a verdict may rest on.
 
 A file is divided into its top-level *definitions* (functions, classes, assigned names) and its *skeleton*: all of it
-but the bodies of functions and methods. A definition *reaches* the definitions that its source names, as its file's
-own names and imports resolve them, those in turn what they name, and the subclasses of each named class. So an edit
-inside of a function reaches the verdicts whose definitions lead to it. What names do not show, such as a function in
-a registry, is added from what ran (`inside.note_runs`), and the skeletons count for every verdict: they hold
-decorators, defaults, constants, imports and bases.
+but the bodies of functions and methods. A definition *reaches* the definitions that its source names, as its file's own
+names and imports resolve them, those in turn what they name, and the subclasses of each named class. So an edit inside
+of a function reaches the verdicts whose definitions lead to it. What names do not show, such as a function in a
+registry, is added from what ran (`inside.note_runs`). The skeletons count for every verdict: they hold decorators,
+defaults, constants, imports and bases.
 """
 
 from __future__ import annotations
@@ -180,7 +180,9 @@ class Sources:
                 if base not in nodes:
                     nodes.add(base)
                     definition = self._definition(base)
-                    pending += self._mentioned(base)
+                    if base not in self._edges:
+                        self._edges[base] = self._resolved(base[0], definition["mentions"])
+                    pending += self._edges[base]
                     bases += self._resolved(base[0], definition["bases"])
             pending += self._below[node]
         return nodes
@@ -221,11 +223,6 @@ class Sources:
 
     def _definition(self, node: Node) -> Mapping[str, Any]:
         return self._summaries.get(node[0], _EMPTY)["definitions"].get(node[1], _NOTHING)
-
-    def _mentioned(self, node: Node) -> set[Node]:
-        if node not in self._edges:
-            self._edges[node] = self._resolved(node[0], self._definition(node)["mentions"])
-        return self._edges[node]
 
     def _resolved(self, file: str, chains: Iterable[Chain]) -> set[Node]:
         """The definitions that names in a file stand for."""

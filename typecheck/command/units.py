@@ -1,15 +1,21 @@
-"""Finds the files to check: paths, folders and dotted names become *units*, one for each module.
+"""Finds the files to check: paths, folders and dotted names become *units*, one for each module; and their markers.
 
 Names are looked up without importing anything: the effects of an import happen in a worker.
+
+A comment `# weft: skip(reason)` leaves a function or class out. `# weft: ignore[reason]` accepts a finding: failures
+and warnings of its line, or of the `def` or `class` at which it stands, are listed as ignored. An `ignore` without a
+finding is a warning, so that markers are removed when their reasons are gone.
 """
 
 from __future__ import annotations
 
 import ast
 import importlib.util
+import linecache
 import os
 import re
 import sys
+import tokenize
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
@@ -121,7 +127,10 @@ def units_of(names: Iterable[str], exclude: Iterable[str] = (), base: Path | Non
     patterns = [*map(_pattern, exclude)]
     # Two names for one file, such as a folder and a file in it, give one unit: the first name is shown.
     by_path = {path.resolve(): path for path in reversed(files)}
-    included = (path for path in dict.fromkeys(map(Path.resolve, files)) if not _excluded(path, base, patterns))
+    every = [path.resolve() for path in files]
+    shown = {path: path.relative_to(base).as_posix() for path in every if path.is_relative_to(base)}
+    excluded = {path for path, text in shown.items() if any(pattern.fullmatch(text) for pattern in patterns)}
+    included = (path for path in dict.fromkeys(every) if path not in excluded)
     units, twice = _once(unit_of(by_path[path]) for path in included)
     return units, Checked(tuple(line for part in (*troubles, *twice) for line in part.lines))
 
@@ -167,13 +176,6 @@ def _pattern(written: str) -> re.Pattern[str]:
     parts = re.split(r"(\*\*/|\*\*|\*|\?)", written.strip("/"))
     told = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     return re.compile("".join(told.get(part, re.escape(part)) for part in parts) + "(/.*)?")
-
-
-def _excluded(path: Path, base: Path, patterns: Iterable[re.Pattern[str]]) -> bool:
-    if not path.is_relative_to(base):
-        return False
-    shown = path.relative_to(base).as_posix()
-    return any(pattern.fullmatch(shown) for pattern in patterns)
 
 
 def _once(units: Iterable[Unit]) -> tuple[list[Unit], list[Checked]]:
@@ -226,3 +228,54 @@ def installed_roots() -> tuple[str, ...]:
     roots |= {folder for folder in sys.path if folder.endswith(("site-packages", "dist-packages"))}
     # A link to an environment gives its files two paths.
     return tuple(sorted(roots | set(map(os.path.realpath, roots))))
+
+
+_SKIP = re.compile(r"#\s*weft:\s*skip\((.*?)\)")
+_IGNORE = re.compile(r"#\s*weft:\s*ignore\[(.*?)\]")
+_DEFINES = re.compile(r"\s*(@|(async\s+)?def\b|class\b)")
+# How many lines the head of a `def` may have; its end is a colon, which a broken file may lack.
+_HEAD = 40
+
+
+def skip_reason(file: str, line: int) -> str | None:
+    """The reason in a `skip` on the lines of a `def` or `class`, decorators included; None without a marker."""
+    return next((match[1] or "no reason given" for _, match in _matches(_SKIP, file, line)), None)
+
+
+def ignore_of(file: str, line: int) -> tuple[int, str] | None:
+    """The line and reason of the `ignore` that covers the findings of a line; None without a marker."""
+    return next(((number, match[1] or "no reason given") for number, match in _matches(_IGNORE, file, line)), None)
+
+
+def ignores_in(file: str) -> list[int]:
+    """The lines of all `ignore` markers in a file; none if the file cannot be read."""
+    try:
+        with tokenize.open(file) as source:
+            if "weft:" not in source.read():  # tokenizing is slow, and most files have no marker
+                return []
+            source.seek(0)
+            tokens = list(tokenize.generate_tokens(source.readline))
+    except (OSError, SyntaxError, UnicodeDecodeError, tokenize.TokenError):
+        return []
+    # By tokens, because a string may contain the text of a marker.
+    return [token.start[0] for token in tokens if token.type == tokenize.COMMENT and _IGNORE.search(token.string)]
+
+
+def _matches(pattern: re.Pattern[str], file: str, line: int) -> Iterator[tuple[int, re.Match[str]]]:
+    for number in _head(file, line):
+        match = pattern.search(linecache.getline(file, number))
+        if match is not None:
+            yield number, match
+
+
+def _head(file: str, line: int) -> Iterator[int]:
+    """The lines of the head of the `def` or `class` at a line; only the line itself if there is no definition."""
+    yield line
+    if not _DEFINES.match(linecache.getline(file, line)):
+        return
+    for number in range(line, line + _HEAD):
+        if number > line:
+            yield number
+        text = linecache.getline(file, number)
+        if not text or text.partition("#")[0].rstrip().endswith(":"):
+            return

@@ -8,22 +8,28 @@ goes to standard error, that of native code included.
                 [[first, last], ...], or null for all lines, asks for shapes, not verdicts
     answered:   {"ready": true}, then for a unit {"at": number, "name", "file", "line"} and {"part": ...} as they come,
                 {"ran": [[file, function], ...]} for each definition, which all of these have as "of",
-                and {"end": true, "reads": [...], "changed": [...]} at its end, with what it has changed of the process
-                (`contamination`), which is then good for no other; {"shapes": ...} for each function that they are
-                asked of
+                and {"end": true, "reads": [...], "changed": [...]} at its end, with what it has changed of the process,
+                which is then good for no other; {"shapes": ...} for each function that they are asked of
+
+Nothing that a file has changed is put back: a package that sets `jax_enable_x64` on import stays imported, so its
+second file would be judged without the option. So the next file is judged in a fresh process, and every verdict, stored
+ones included, is that of a fresh process.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
 from weft.typecheck.command.config import Settings
-from weft.typecheck.command.contamination import begin, changed_since
 from weft.typecheck.command.inside import (
     channels,
     end_with_the_command,
@@ -104,6 +110,74 @@ def _not_checked() -> tuple[str, ...]:
     """The beginnings of the paths of installed code and of weft's machinery."""
     own = (os.path.join(WEFT, room, "") for room in MACHINERY)
     return (sys.prefix, sys.base_prefix, *installed_roots(), *own)
+
+
+# Libraries whose functions must stay the same objects, because checked code or weft itself calls them.
+_PATCHED = ("jax", "jaxlib", "numpy", "jaxtyping", "equinox", "optax", "flax", "weft", "builtins", "math", "functools")
+# Limits of the system that a worker sets for itself.
+_OWN_LIMITS = ("RLIMIT_CPU", "RLIMIT_CORE")
+
+
+def begin() -> Mapping[str, Any]:
+    """The state of the process before a file is judged; random generators are set to the same state for every file."""
+    random.seed(0)
+    np.random.seed(0)
+    return _state()
+
+
+def changed_since(before: Mapping[str, Any]) -> list[str]:
+    """The names of the settings and functions that have changed."""
+    after = _state()
+    names = [name for name in before if name != "functions" and before[name] != after[name]]
+    functions, now = before["functions"], after["functions"]
+    return names + [".".join(key) for key, function in functions.items() if now.get(key, function) is not function]
+
+
+def _state() -> dict[str, Any]:
+    return {
+        "jax.config": dict(jax.config.values),
+        "numpy.seterr": np.geterr(),
+        # Only filters that turn warnings into errors can change a verdict; libraries add others as they are imported.
+        "warnings": [entry for entry in warnings.filters if entry[0] == "error"],
+        "recursion limit": sys.getrecursionlimit(),
+        "limits": _limits(),
+        "environment": dict(os.environ),
+        "folder": os.getcwd(),
+        "arguments": list(sys.argv),
+        "path": list(sys.path),
+        "processes": _has_children(),
+        "functions": _functions(),
+    }
+
+
+def _has_children() -> bool:
+    """Whether processes are left that this one has started: they would take time from the next file."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except (ChildProcessError, AttributeError):  # Windows has no `waitid`
+        return False
+    return True
+
+
+def _limits() -> dict[str, Any]:
+    try:
+        import resource
+    except ImportError:  # Windows has none
+        return {}
+    names = [name for name in vars(resource) if name.startswith("RLIMIT_") and name not in _OWN_LIMITS]
+    return {name: resource.getrlimit(getattr(resource, name)) for name in names}
+
+
+def _functions() -> dict[tuple[str, str], Any]:
+    """The public callables of the libraries, by module and name."""
+    return {
+        # Private modules change with each import of a library, and programs do not call them.
+        (module, name): value
+        for module, members in [*sys.modules.items()]
+        if module.partition(".")[0] in _PATCHED and "._" not in module
+        for name, value in [*(getattr(members, "__dict__", None) or {}).items()]
+        if not name.startswith("_") and callable(value)
+    }
 
 
 if __name__ == "__main__":

@@ -25,12 +25,11 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
-from weft.typecheck.language.batched import Dims
-from weft.typecheck.language.dims import Shape
+from weft.typecheck.language.dims import Dims, Shape
 from weft.typecheck.language.forms import Form, form_of
 
 
@@ -90,9 +89,15 @@ class Dtypes:
     # By name and not by `np.dtype`: NumPy has no dtype object for random keys, and jaxtyping has patterns for names.
     def accepts(self, dtype: str) -> bool:
         """Whether a dtype, by its name such as `float32` or `prng_key`, is in the class."""
+        return bool(self.accepted_of((dtype,)))
+
+    def accepted_of(self, dtypes: Sequence[str]) -> list[str]:
+        """Those of several dtypes that are in the class."""
         if self.accepted is None:
-            return True
-        return any(dtype == name if isinstance(name, str) else bool(name.match(dtype)) for name in self.accepted)
+            return list(dtypes)
+        patterns = [name for name in self.accepted if not isinstance(name, str)]
+        of_patterns = {dtype for pattern in patterns for dtype in dtypes if pattern.match(dtype)}
+        return [dtype for dtype in dtypes if dtype in self.accepted or dtype in of_patterns]
 
 
 ANY_DTYPE = Dtypes("Shaped")

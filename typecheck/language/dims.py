@@ -1,4 +1,4 @@
-"""Dims: jaxtyping's shape strings as frozen data.
+"""Dims: jaxtyping's shape strings as frozen data, and the metadata by which records have axes and dims.
 
 | written | is | matches |
 |---|---|---|
@@ -14,6 +14,9 @@ The empty string is the shape of a scalar. A shape has at most one variadic dim.
 
 An expression has *names* (other dims) and *holes* (`{...}`, Python over the arguments, as in an f-string). It is not
 run before `SymbolicDim.evaluate` gets values for both. Sizes need only arithmetic, so JAX's symbolic dimensions work.
+
+Records are annotated beyond their class by leading axes (`Batched`) and linked dims (`Dims`). Both are metadata of
+`Annotated`, so static checkers see the record's own type, and fields, methods and `replace` stay typed.
 """
 
 from __future__ import annotations
@@ -23,10 +26,11 @@ import io
 import keyword
 import re
 import tokenize
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from weft.core.caches import cached_by
 from weft.typecheck.errors import AnnotationError
@@ -151,7 +155,7 @@ class SymbolicDim:
         try:
             # `eval` adds Python's builtins to the empty globals, so `min(a, b)` works in a dim.
             return eval(_compiled(source), {}, dict(names))
-        except Exception as error:
+        except Exception as error:  # the expression is the user's, and may raise anything
             raise AnnotationError(
                 f"the dim expression {self.text!r} cannot be evaluated: {type(error).__name__}: {error}"
             ) from None
@@ -228,6 +232,9 @@ def _parse_shape(text: str) -> Shape:
     return Shape(dims, variadic[0] if variadic else None)
 
 
+ANY_SHAPE = Shape((VariadicDim(None),), 0)
+
+
 _PREFIXES = {"#": "broadcastable", "*": "variadic", "_": "anonymous", "?": "per_leaf"}
 
 
@@ -287,7 +294,12 @@ def _symbolic(body: str, broadcastable: bool, shape: str, word: str) -> Symbolic
         # Python's f-string parser splits text and holes, so quotes and braces inside holes follow Python's own rules.
         template = ast.parse(f"f{body!r}", mode="eval").body
         assert isinstance(template, ast.JoinedStr)
-        pieces = tuple(_piece(part) for part in template.values)
+        pieces = tuple(
+            str(part.value)
+            if isinstance(part, ast.Constant)
+            else Hole(source := ast.unparse(cast(ast.FormattedValue, part).value), _free_names(source))
+            for part in template.values
+        )
         filled = "".join(piece if isinstance(piece, str) else "_hole_" for piece in pieces)
         free = _free_names(_protect_keywords(filled))
     except (SyntaxError, ValueError, AssertionError, tokenize.TokenError):
@@ -296,14 +308,6 @@ def _symbolic(body: str, broadcastable: bool, shape: str, word: str) -> Symbolic
         raise _unreadable(shape, word, f"it is neither a name, a number nor an expression ({hint})") from None
     names = frozenset(name.removeprefix("_kw_") for name in free - {"_hole_"})
     return SymbolicDim(body, pieces, names, broadcastable)
-
-
-def _piece(part: ast.expr) -> str | Hole:
-    if isinstance(part, ast.Constant):
-        return str(part.value)
-    assert isinstance(part, ast.FormattedValue)
-    source = ast.unparse(part.value)
-    return Hole(source, _free_names(source))
 
 
 @cached_by("text")
@@ -340,3 +344,81 @@ def _protect_keywords(source: str) -> str:
 def _unreadable(shape: str, word: str, why: str) -> AnnotationError:
     place = "" if shape == word else f" in the shape {shape!r}"
     return AnnotationError(f"cannot read the dim {word!r}{place}: {why}")
+
+
+@dataclass(frozen=True)
+class Batching:
+    """The leading axes of every array inside, as metadata of `Annotated`."""
+
+    axes: Shape
+
+
+# A static type checker must see the record's own type, so that fields and methods of a stack stay typed.
+if TYPE_CHECKING:
+    from typing import Annotated as Batched
+else:
+
+    class Batched:
+        """The type of a stacked record: `Batched[Linear, "layers"]` is a Linear whose arrays have a leading axis.
+
+        `vmap` and `scan` over it remove the axis, so that the function inside gets a plain `Linear`; the stack and the
+        plain record are both checked. Several axes are written as in any shape: `Batched[Linear, "stages layers"]`. Any
+        annotation can be batched, also a `PyTree[...]`.
+
+        >>> Batched[int, "layers"].__metadata__
+        (Batching(axes=Shape('layers')),)
+        """
+
+        def __class_getitem__(cls, item: Any) -> Any:
+            if not isinstance(item, tuple) or len(item) != 2 or not isinstance(item[1], str):
+                raise AnnotationError(
+                    f'Batched takes a type and a shape, as in Batched[Linear, "layers"], not {item!r}'
+                )
+            hint, axes = item
+            # Parsed here, so that a mistake in the shape is reported at the line that writes it.
+            return Annotated[typing.cast(Any, hint), Batching(Shape.parse(axes))]
+
+
+class Dims:
+    """Links dims of a child record to dims of its parent: `Annotated[Linear, Dims("in=width out=4*width")]`.
+
+    Each word is `child=parent`. The child is a dim that the fields bind. The parent is a name, a number or an
+    expression over the dims of the scope around the annotation: the record of the field, or the function's arguments.
+
+    Args:
+        links: the words, separated by spaces.
+
+    Raises:
+        AnnotationError: in one line, for a word that is not `child=parent`.
+
+    >>> Dims("in=width  out=4*width")
+    Dims('in=width out=4*width')
+    """
+
+    def __init__(self, links: str):
+        read = list[tuple[str, Dim]]()
+        for word in links.split():
+            # A word is split at its first `=`, because the parent's expression may contain `==`.
+            child, equals, parent = word.partition("=")
+            trouble = f"cannot read the link {word!r} in Dims({links!r})"
+            if not equals or not child.isidentifier():
+                raise AnnotationError(f"{trouble}: write it as child=parent")
+            dim = parse_dim(parent, links)
+            # `in=*batch` would link one size to several axes.
+            if isinstance(dim, VariadicDim) or (isinstance(dim, NamedDim) and not dim.name):
+                raise AnnotationError(f"{trouble}: the parent's dim must be one axis")
+            read.append((child, dim))
+        self.links = tuple(read)
+
+    # The links are compared, not the text: other spaces between the words do not change the annotation.
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Dims) and self.links == other.links
+
+    def __hash__(self) -> int:
+        return hash(self.links)
+
+    def __str__(self) -> str:
+        return " ".join(f"{child}={dim}" for child, dim in self.links)
+
+    def __repr__(self) -> str:
+        return f"Dims({str(self)!r})"

@@ -45,10 +45,8 @@ from weft.typecheck.language.annotations import (
     Variable,
     members_of,
 )
-from weft.typecheck.language.batched import Batching, Dims
-from weft.typecheck.language.dims import Shape
-from weft.typecheck.language.forms import form_of
-from weft.typecheck.language.objects import is_box_class
+from weft.typecheck.language.dims import ANY_SHAPE, Batching, Dims, Shape
+from weft.typecheck.language.forms import form_of, is_box_class
 
 
 @dataclass(frozen=True)
@@ -136,7 +134,7 @@ def _read_string(text: str, scope: Scope) -> Annotation:
     # An error about a shape inside the string names the dim already.
     except AnnotationError:
         raise
-    except Exception as error:
+    except Exception as error:  # the hint is the user's, and may raise anything
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise AnnotationError(f"cannot read the annotation {text!r}: {reason}") from None
     return read(hint, dataclasses.replace(scope, within=scope.within | {text}))
@@ -165,30 +163,23 @@ def _read_class(cls: type, scope: Scope) -> Annotation:
         # `jaxtyping.AbstractArray` itself says nothing of a shape and a dtype.
         if not hasattr(cls, "dim_str"):
             return ANYTHING
-        return ArrayOf(_array_class(cls.array_type), _dtypes_of(cls), Shape.parse(cls.dim_str))
+        array, anything = cls.array_type, cast(Any, jaxtyping.Shaped)
+        # cloudpickle cannot import JAX's array class under its name and pickles a copy of it: an annotation from
+        # another process would accept no array.
+        named = getattr(array, "__module__", None), getattr(array, "__qualname__", None)
+        array = jax.Array if named == (jax.Array.__module__, jax.Array.__qualname__) else array
+        accepted = None if cls.dtypes is anything.dtypes else tuple(cls.dtypes)
+        return ArrayOf(array, Dtypes(cls.dtype.__name__, accepted), Shape.parse(cls.dim_str))
     if issubclass(cls, jaxtyping.PyTree):
         if not hasattr(cls, "leaftype"):
             return TreeOf(ANYTHING)
         return TreeOf(read(cls.leaftype, scope), tuple(cls.structure.split()) if cls.structure else ())
     if cls in (jax.Array, np.ndarray):
-        return ArrayOf(cls, ANY_DTYPE, Shape.parse("..."))
+        return ArrayOf(cls, ANY_DTYPE, ANY_SHAPE)
     if cls in (object, types.EllipsisType):
         return ANYTHING
     # A class without annotated fields is known by `isinstance` only.
     return Instance(cls) if form_of(cls) is None else RecordOf(cls)
-
-
-def _array_class(cls: Any) -> Any:
-    # cloudpickle cannot import JAX's array class under its name and pickles a copy of it: an annotation from another
-    # process would accept no array.
-    named = getattr(cls, "__module__", None), getattr(cls, "__qualname__", None)
-    return jax.Array if named == (jax.Array.__module__, jax.Array.__qualname__) else cls
-
-
-def _dtypes_of(cls: Any) -> Dtypes:
-    anything: Any = jaxtyping.Shaped
-    accepted = None if cls.dtypes is anything.dtypes else tuple(cls.dtypes)
-    return Dtypes(cls.dtype.__name__, accepted)
 
 
 def _read_annotated(hint: Any, scope: Scope) -> Annotation:

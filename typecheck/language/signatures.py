@@ -1,30 +1,48 @@
-"""Signatures: the annotations of a function's parameters and result, and of a class's fields.
+"""Signatures: the annotations of a function's parameters and result, and of a class's fields, and the dims they name.
 
 String annotations (`from __future__ import annotations`, forward references) are resolved one by one, so that a name
 which exists only for the type checker does not hide the others. Names are looked up in the function's closure, the
 class's namespace, the module's globals, and, for definitions inside a function that is still running, in that
-function's locals.
+function's locals. Annotations under `typing.no_type_check` are ignored.
 
-Annotations under `typing.no_type_check` are ignored.
+Where nothing but a parameter's name shows a random key, as in `key: jax.Array` or `key`, `with_keys` annotates it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
 import inspect
+import re
 import sys
 from collections import ChainMap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import FrameType, FunctionType
 from typing import Any, Literal
 
-from weft.core.caches import kept_with_class
+import jax
+from weft.core.caches import cached_by, kept_with_class
 from weft.core.makeup import closed_over
 from weft.core.records.leaves import keeps_numbers
 from weft.typecheck.errors import AnnotationError
-from weft.typecheck.language.annotations import ANYTHING, NONE, Annotation, Anything, OneOf, Unresolved, members_of
-from weft.typecheck.language.forms import form_of
+from weft.typecheck.language.annotations import (
+    ANY_DTYPE,
+    ANYTHING,
+    NONE,
+    Annotation,
+    Anything,
+    ArrayOf,
+    BatchedOf,
+    Dtypes,
+    OneOf,
+    RecordOf,
+    Unresolved,
+    members_of,
+)
+from weft.typecheck.language.dims import ANY_SHAPE, NamedDim, Shape, SymbolicDim, VariadicDim
+from weft.typecheck.language.forms import form_of, layer_of
 from weft.typecheck.language.reading import Scope, read
 
 
@@ -37,7 +55,7 @@ class Parameter:
     kind: inspect._ParameterKind
     default: Any = inspect.Parameter.empty
 
-    @property
+    @functools.cached_property
     def required(self) -> bool:
         """Whether every call must pass a value."""
         variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -65,7 +83,38 @@ class Signature:
     @property
     def annotated(self) -> bool:
         """Whether any parameter or the result has an annotation."""
-        return not all(isinstance(a, Anything) for a in (self.returns, *(p.annotation for p in self.parameters)))
+        return not all(isinstance(annotation, Anything) for annotation in self.annotations)
+
+    # These are asked for in each trial of a proof.
+
+    @functools.cached_property
+    def annotations(self) -> tuple[Annotation, ...]:
+        """The annotations of the result and of the parameters."""
+        return (self.returns, *(parameter.annotation for parameter in self.parameters))
+
+    @functools.cached_property
+    def names(self) -> frozenset[str]:
+        """The dims that the annotations name, those of records among the arguments included."""
+        return frozenset().union(*map(names_in, self.annotations))
+
+    @functools.cached_property
+    def variadics(self) -> frozenset[str]:
+        """The `*name`s that the annotations write; unlike a record's, they are promises to the caller."""
+        dims = (dim for annotation in self.annotations for shape in shapes_in(annotation) for dim in shape.dims)
+        return frozenset(dim.name for dim in dims if isinstance(dim, VariadicDim) and dim.name)
+
+    @functools.cached_property
+    def read_by_holes(self) -> frozenset[str]:
+        """The parameters that expressions in the annotations of other parameters read: `"{shape[0]} d"`."""
+        annotations = self.annotations[1:]
+        dims = (dim for annotation in annotations for shape in shapes_in(annotation) for dim in shape.dims)
+        arguments = (dim.arguments for dim in dims if isinstance(dim, SymbolicDim))
+        return fields_in_holes(annotations).union(*arguments)
+
+    @functools.cached_property
+    def with_keys(self) -> tuple[Parameter, ...]:
+        """The parameters, of which those that only their names show to be random keys have the annotation `KEY`."""
+        return with_keys(self.parameters)
 
 
 @dataclass(frozen=True)
@@ -212,7 +261,7 @@ def _enclosing_locals(qualname: str, module: str) -> list[Mapping[str, Any]]:
             snapshot = frame.f_locals
             names = dict(snapshot)
             if sys.version_info < (3, 13):
-                # Before Python 3.13 the frame keeps this snapshot, and all arrays in it, alive for as long as it runs.
+                # floor: before Python 3.13 the frame keeps this snapshot, and all arrays in it, alive while it runs.
                 snapshot.clear()
             return [names]
         frame = frame.f_back
@@ -280,3 +329,116 @@ def _read_field(cls: type, name: str, base: type, hint: Any) -> Annotation:
         return read(hint, scope)
     except AnnotationError as error:
         raise AnnotationError(f"{cls.__qualname__}.{name}: {error.what}") from None
+
+
+def fields_in_holes(annotations: Iterable[Annotation]) -> frozenset[str]:
+    """The fields that expressions in annotations read, such as `width` in `{self.width}`."""
+    dims = (dim for one in annotations for shape in shapes_in(one) for dim in shape.dims)
+    return frozenset().union(*(dim.fields for dim in dims if isinstance(dim, SymbolicDim)))
+
+
+def shapes_in(
+    annotation: Annotation, enters: Callable[[RecordOf], bool] = lambda _: False, seen: frozenset[type] = frozenset()
+) -> Iterator[Shape]:
+    """The shapes in an annotation, leading axes included, and in the fields of records for which `enters` is true."""
+    for part in annotation.walk():
+        match part:
+            case ArrayOf(shape=shape) | BatchedOf(axes=shape):
+                yield shape
+            # `seen` ends recursive types, such as a tree node with fields of its own class.
+            case RecordOf(cls=cls) if cls not in seen and enters(part):
+                for field in fields_of(cls):
+                    yield from shapes_in(field.annotation, enters, seen | {cls})
+            case _:
+                pass
+
+
+def names_in(annotation: Annotation, of_records: bool = True) -> frozenset[str]:
+    """The dims that an annotation names; with `of_records`, also those of plain records, which share the scope."""
+    return frozenset().union(*_names_of_arrays(annotation, of_records))
+
+
+def _names_of_arrays(annotation: Annotation, of_records: bool = True) -> Iterator[frozenset[str]]:
+    for shape in shapes_in(annotation, lambda record: of_records and record.form.plain):
+        names = set[str]()
+        for dim in shape.dims:
+            if isinstance(dim, NamedDim):
+                names.add(dim.name)
+            elif isinstance(dim, VariadicDim) and dim.name:
+                names.add("*" + dim.name)
+            elif isinstance(dim, SymbolicDim):
+                names |= dim.names
+        yield frozenset(names)
+
+
+def name_groups(signature: Signature) -> tuple[frozenset[str], ...]:
+    """The sets of dims that one array names: a set for each array with several, of a function and its class."""
+    annotations = _annotations_of(signature)
+    return tuple(dict.fromkeys(names for a in annotations for names in _names_of_arrays(a) if len(names) > 1))
+
+
+def _annotations_of(signature: Signature) -> tuple[Annotation, ...]:
+    """The annotations of a function's result and parameters, and of the fields of its class."""
+    owner = signature.owner
+    fields = fields_of(owner) if owner is not None and form_of(owner) is not None else ()
+    return (*signature.annotations, *(field.annotation for field in fields))
+
+
+@cached_by("class")
+def names_of_fields(cls: type) -> frozenset[str]:
+    """The dims that the fields of a class name."""
+    return frozenset().union(*(names_in(field.annotation) for field in fields_of(cls)))
+
+
+@cached_by("class")
+def names_of_class(cls: type) -> frozenset[str]:
+    """The dims that the fields and methods of a class name, without those of base classes of NNX."""
+    layer = layer_of(cls)
+    own = [base for base in cls.__mro__ if layer is None or not base.__module__.startswith(layer.package)]
+    functions = [inspect.unwrap(value) for base in own for value in vars(base).values() if callable(value)]
+    names = frozenset() if form_of(cls) is None else names_of_fields(cls)
+    for function in functions:
+        if isinstance(function, FunctionType) and function.__annotations__:
+            # A method with an unreadable annotation is reported when the method itself is checked.
+            with contextlib.suppress(AnnotationError):
+                names |= signature_of(function, cls).names
+    return names
+
+
+def products_in(signature: Signature) -> tuple[tuple[str, ...], ...]:
+    """The dims of a signature that are products of names, such as `h*c`, each as a tuple of the names in order."""
+    annotations = _annotations_of(signature)
+    shapes = (shape for annotation in annotations for shape in shapes_in(annotation, lambda _: True))
+    split = dict.fromkeys(
+        tuple(dim.text.split("*")) for shape in shapes for dim in shape.dims if isinstance(dim, SymbolicDim)
+    )
+    orders = [names for names in split if all(name.isidentifier() for name in names)]
+    # A program with `h*w` in one place and `w*h` in another uses both orders, so neither is the right one.
+    return tuple(names for names in orders if sum(sorted(names) == sorted(order) for order in orders) == 1)
+
+
+KEY = ArrayOf(jax.Array, Dtypes("Key", ("prng_key",)), Shape.parse(""))
+# Proofs need keys of the right dtype: `jax.random` refuses a float array, which would be no fault of the program.
+_KEY_NAME = re.compile(r"(.+_)?(key|rng|prng)_?\d*|k\d")
+# The names of parameters that make a `key` the key of an attention or of a mapping.
+_WITH_OTHER_KEYS = {"query", "queries", "q", "value", "values", "v"}
+
+
+def with_keys(parameters: tuple[Parameter, ...]) -> tuple[Parameter, ...]:
+    """The parameters, of which those that only their names show to be random keys have the annotation `KEY`.
+
+    A caller may also pass a generator of keys for these.
+    """
+    # Next to `query` or `value`, `key` is an array of attention: as a random key it could not be traced.
+    if _WITH_OTHER_KEYS & {parameter.name for parameter in parameters}:
+        return parameters
+    # Annotations that say at most that the value is an array, without dtype and shape.
+    unsaid = (Anything(), NONE, ArrayOf(jax.Array, ANY_DTYPE, ANY_SHAPE))
+    return tuple(
+        dataclasses.replace(parameter, annotation=KEY)
+        if _KEY_NAME.fullmatch(parameter.name)
+        and parameter.annotation != NONE
+        and all(member in unsaid for member in members_of(parameter.annotation))
+        else parameter
+        for parameter in parameters
+    )

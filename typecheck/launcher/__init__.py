@@ -12,7 +12,6 @@ import importlib.util
 import signal
 import sys
 from pathlib import Path
-from typing import Any
 
 _NAME = "weft_check"
 
@@ -46,8 +45,6 @@ def _main() -> int:
     )
     assert spec is not None
     sys.modules[_NAME] = importlib.util.module_from_spec(spec)  # not executed: it would import JAX
-    return importlib.import_module(f"{_NAME}.command.front").main(serve=_serve)
-
-
-def _serve(options: Any) -> int:
-    return importlib.import_module(f"{_NAME}.server.serving").serve(options)
+    return importlib.import_module(f"{_NAME}.command.front").main(
+        serve=lambda options: importlib.import_module(f"{_NAME}.server.serving").serve(options)
+    )

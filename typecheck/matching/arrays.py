@@ -13,7 +13,7 @@ import numpy as np
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import ArrayOf
 from weft.typecheck.language.dims import AnyDim, Dim, FixedDim, NamedDim, SymbolicDim, UnboundDim, VariadicDim
-from weft.typecheck.language.objects import unboxed
+from weft.typecheck.language.forms import unboxed
 from weft.typecheck.matching.bindings import Bindings, Mismatch, Origin, Pending, PendingStructure, Variadic
 from weft.typecheck.matching.compiling import CASES, Check
 from weft.typecheck.matching.policies import Policy
@@ -38,7 +38,9 @@ def _check_of_array(spec: ArrayOf) -> Check:
             # In one part of a split record, the leaves of the other parts are None.
             if bindings.sparse and type(value) is type(None):
                 return
-            if not (of_jax and bindings.numpy and _is_converted(value)):
+            # JAX converts any array or scalar of NumPy's but strings, objects and dates.
+            of_numpy = isinstance(value, np.ndarray | np.generic)
+            if not (of_jax and bindings.numpy and of_numpy and value.dtype.kind not in "OSUMm"):
                 raise Mismatch("class", spec, value, bindings)
         if dtypes.accepted is not None:
             dtype = value.dtype
@@ -93,11 +95,6 @@ def _class_test(array_type: Any) -> Callable[[Any], bool]:
     if array_type is np.ndarray:  # inside a transform, a NumPy argument has become an array of JAX
         array_type = np.ndarray | jax.Array | jax.ShapeDtypeStruct
     return lambda value: isinstance(value, array_type)
-
-
-def _is_converted(value: Any) -> bool:
-    """Whether JAX would convert a value of NumPy: any array or scalar but strings, objects and dates."""
-    return isinstance(value, np.ndarray | np.generic) and value.dtype.kind not in "OSUMm"
 
 
 def check_lead(value: Any, actual: Any, bindings: Bindings, rank: int, open_ended: bool, spec: Any) -> int:

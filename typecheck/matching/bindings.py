@@ -1,7 +1,7 @@
 """Bindings: the sizes that the names of one scope stand for, and where each name was bound.
 
-A *scope* is one call of one function, or one record. It is an object that each check passes to the next, never a
-global or a context variable, so recursion, threads, async functions and two instances of a class cannot mix names.
+A *scope* is one call of one function, or one record. It is an object that each check passes to the next, never a global
+or a context variable. So recursion, threads, async functions and two instances of a class cannot mix names.
 
 A *slot* says which value is being checked, as data: "argument `x` of `f`", "field `weight` of `Linear`". An *origin* is
 a slot, a path inside its value, an axis and the value; it is put into words only when an error needs it.

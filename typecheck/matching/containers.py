@@ -14,7 +14,7 @@ from weft.typecheck.language.annotations import (
     TupleOf,
     holds_arrays,
 )
-from weft.typecheck.language.objects import unboxed
+from weft.typecheck.language.forms import unboxed
 from weft.typecheck.matching.bindings import Bindings, Mismatch
 from weft.typecheck.matching.compiling import CASES, Check, at, check_of
 from weft.typecheck.matching.plain import plain_check

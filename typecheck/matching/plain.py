@@ -21,10 +21,9 @@ from weft.typecheck.language.annotations import (
     Opaque,
     StreamOf,
 )
-from weft.typecheck.language.objects import is_size
+from weft.typecheck.language.forms import is_size
 from weft.typecheck.matching.bindings import Bindings, Mismatch
 from weft.typecheck.matching.compiling import CASES, Check
-from weft.typecheck.matching.policies import Policy
 
 
 def plain_check(annotation: Annotation) -> Check | None:
@@ -121,9 +120,10 @@ _PLAIN: dict[type, Callable[[Any], Check]] = {
 }
 
 
-def _case(annotation: Annotation, policy: Policy) -> Check | None:
-    # `None` is checked under every policy: it says that there is no array.
-    return plain_check(annotation) if policy.plain or annotation == NONE else None
-
-
-CASES.update(dict.fromkeys(_PLAIN, _case))
+# `None` is checked under every policy: it says that there is no array.
+CASES.update(
+    dict.fromkeys(
+        _PLAIN,
+        lambda annotation, policy: plain_check(annotation) if policy.plain or annotation == NONE else None,
+    )
+)

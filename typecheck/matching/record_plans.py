@@ -22,7 +22,7 @@ from weft.typecheck.language.annotations import (
     members_of,
 )
 from weft.typecheck.language.forms import MODULE, Form, form_of
-from weft.typecheck.language.signatures import Field, fields_of
+from weft.typecheck.language.signatures import fields_of
 from weft.typecheck.matching.bindings import Bindings, Mismatch, Slot
 from weft.typecheck.matching.compiling import CASES, Check, check_of
 from weft.typecheck.matching.policies import Policy
@@ -83,25 +83,17 @@ def record_plan(cls: type, policy: Policy) -> RecordPlan:
         slot = Slot("field", field.name, cls, field.annotation)
         if field.annotation == Instance(int):
             config.append(Slot("config", field.name, cls, field.annotation))
-        check = _field_check(field, slot, policy)
-        if check is not None:
-            checks.append(check)
+        whole, own = check_of(field.annotation, policy), check_of(_without_insides(field.annotation), policy)
+        if whole is not None and own is not None:
+            arrays = [member for member in members_of(field.annotation) if isinstance(member, ArrayOf)]
+            binds = any(map(_binds, field.annotation.walk()))
+            checks.append(FieldCheck(slot, whole, own, arrays[0] if len(arrays) == 1 else None, binds))
     form = form_of(cls)
     assert form is not None
     # A call checks an argument's arrays again, because transforms make records with other arrays.
     inside = tuple(check for check in checks if holds_arrays(check.slot.annotation))
     binding = tuple(check for check in inside if check.binds)
     return RecordPlan(cls, form, policy, tuple(config), tuple(checks), inside, binding)
-
-
-def _field_check(field: Field, slot: Slot, policy: Policy) -> FieldCheck | None:
-    whole = check_of(field.annotation, policy)
-    own = check_of(_without_insides(field.annotation), policy)
-    if whole is None or own is None:
-        return None
-    arrays = [member for member in members_of(field.annotation) if isinstance(member, ArrayOf)]
-    binds = any(map(_binds, field.annotation.walk()))
-    return FieldCheck(slot, whole, own, arrays[0] if len(arrays) == 1 else None, binds)
 
 
 def _binds(annotation: Annotation) -> bool:

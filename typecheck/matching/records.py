@@ -9,16 +9,16 @@ a single record.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from weft.core.edge.names import is_generated
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import RecordOf, Shell
-from weft.typecheck.language.batched import Dims
-from weft.typecheck.language.dims import NamedDim
-from weft.typecheck.language.forms import TYPEDDICT
-from weft.typecheck.language.names import shapes_in
+from weft.typecheck.language.dims import Dims, NamedDim
+from weft.typecheck.language.forms import TYPEDDICT, records_in
+from weft.typecheck.language.signatures import shapes_in
 from weft.typecheck.matching.arrays import check_axes
 from weft.typecheck.matching.bindings import Bindings, Mismatch, Origin, Slot
 from weft.typecheck.matching.compiling import CASES, Check, at
@@ -29,7 +29,6 @@ from weft.typecheck.matching.scopes import (
     dims_of,
     numbers_of,
     overmapped,
-    records_in,
     rows_of,
     run_fields,
     scope_of,
@@ -53,9 +52,15 @@ def record_check(spec: RecordOf, policy: Policy) -> Check:
             raise Mismatch("type", spec, value, bindings)
         plan = record_plan(spec.cls if form is TYPEDDICT else type(value), within)
         if form is TYPEDDICT:
-            _check_keys(spec, value, bindings)
-        if form.plain and policy.shares:
-            return _check_in_scope(plan, form.values(value), bindings)
+            missing = sorted(cast(Any, spec.cls).__required_keys__ - value.keys())
+            if missing:
+                raise Mismatch("keys", spec, value, bindings, detail=", ".join(missing))
+        if form.plain and policy.shares:  # its names belong to the scope around it
+            values = form.values(value)
+            for field in plan.fields:
+                if field.slot.name in values:
+                    at(field.slot.name, field.whole, values[field.slot.name], bindings)
+            return
         try:
             inner = _scope_inside(spec, value, plan, bindings)
         # The error then says in which field of which record the mismatch is, from the inside out.
@@ -73,20 +78,6 @@ def record_check(spec: RecordOf, policy: Policy) -> Check:
 
 
 CASES[RecordOf] = record_check
-
-
-def _check_keys(spec: RecordOf, value: Any, bindings: Bindings) -> None:
-    cls: Any = spec.cls
-    missing = sorted(cls.__required_keys__ - value.keys())
-    if missing:
-        raise Mismatch("keys", spec, value, bindings, detail=", ".join(missing))
-
-
-def _check_in_scope(plan: RecordPlan, values: Mapping[str, Any], bindings: Bindings) -> None:
-    """Checks the fields of a plain record whose names belong to the scope around it."""
-    for field in plan.fields:
-        if field.slot.name in values:
-            at(field.slot.name, field.whole, values[field.slot.name], bindings)
 
 
 # The roles in which an undeclared stack may stand: a field, and a function's result. An argument annotated as a single
@@ -147,34 +138,25 @@ def refuse_stack(solution: Solution, value: Any, plan: RecordPlan, bindings: Bin
 def _check_links(spec: RecordOf, dims: Dims, plan: RecordPlan, value: Any, inner: Bindings, outer: Bindings) -> None:
     for child, dim in dims.links:
         if child in inner.sizes:
-            _check_link(spec, child, dim, value, inner, outer)
-        elif child not in (known := _dims_to_link(plan)):
+            bound = dim.name if isinstance(dim, NamedDim) and dim.name not in outer.sizes else ""
+            try:
+                check_axes((dim,), (inner.sizes[child],), 0, value, outer, spec)
+            except Mismatch as miss:
+                miss.reason, miss.detail, miss.inner = "link", child, inner
+                raise
+            if bound:  # the origin names the array of the child that gave the size
+                outer.origins[bound] = Origin(outer.slot, (*outer.path, child), None, inner.origins[child])
+            continue
+        known = {slot.name for slot in plan.config}
+        for annotation in (field.slot.annotation for field in plan.fields):
+            known |= {name for shape in shapes_in(annotation) for name in shape.names}
+            links = (part.dims.links for part in annotation.walk() if isinstance(part, RecordOf) and part.dims)
+            known |= {linked.name for _, linked in itertools.chain(*links) if isinstance(linked, NamedDim)}
+        if child not in known:
             raise AnnotationError(
                 f"{outer.slot.name}: Dims({str(dims)!r}) links {child!r}, but the fields of {spec.cls.__qualname__} "
                 f"bind {', '.join(sorted(known)) or 'no dims'}"
             )
-
-
-def _dims_to_link(plan: RecordPlan) -> set[str]:
-    """The dims that the fields of a class can bind, for the error about a link to a dim that none of them binds."""
-    known = {slot.name for slot in plan.config}
-    for field in plan.fields:
-        known |= {name for shape in shapes_in(field.slot.annotation) for name in shape.names}
-        for part in field.slot.annotation.walk():
-            if isinstance(part, RecordOf) and part.dims is not None:
-                known |= {dim.name for _, dim in part.dims.links if isinstance(dim, NamedDim)}
-    return known
-
-
-def _check_link(spec: RecordOf, child: str, dim: Any, value: Any, inner: Bindings, outer: Bindings) -> None:
-    bound = isinstance(dim, NamedDim) and dim.name not in outer.sizes
-    try:
-        check_axes((dim,), (inner.sizes[child],), 0, value, outer, spec)
-    except Mismatch as miss:
-        miss.reason, miss.detail, miss.inner = "link", child, inner
-        raise
-    if bound:  # the origin names the array of the child that gave the size
-        outer.origins[dim.name] = Origin(outer.slot, (*outer.path, child), None, inner.origins[child])
 
 
 def has_generated_init(cls: Any) -> bool:

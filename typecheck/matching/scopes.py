@@ -1,7 +1,7 @@
 """Scopes: the dims that the fields of one record bind.
 
-Every record is a scope of its own: its fields bind the dims of this instance, and integers among the fields do so as
-well (`Policy.integers`): `width: int` is the size of the dim `width`.
+Every record is a scope of its own: its fields bind the dims of this instance. Integers among the fields do so as well
+(`Policy.integers`): `width: int` is the size of the dim `width`.
 
 `scope_of` is fast, and expects a single record. `solution_of` finds out whether the record is a *stack* (see `stacks`),
 and over which axes. `dims_of` never fails: it returns the dims that fit.
@@ -14,14 +14,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-import equinox as eqx
-import jax
 from weft.core.records.kinds import NO_ROLE, Role
 from weft.core.records.leaves import NUMBERS, is_array
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import ArrayOf, Instance, RecordOf
-from weft.typecheck.language.names import names_of_fields
-from weft.typecheck.language.objects import is_box_class, is_size, sizes_of_object
+from weft.typecheck.language.forms import is_box_class, is_size, records_in, sizes_of_object
+from weft.typecheck.language.signatures import names_of_fields
 from weft.typecheck.matching.arrays import settle
 from weft.typecheck.matching.bindings import Bindings, Mismatch, Origin, Slot, Stack
 from weft.typecheck.matching.policies import Policy
@@ -213,18 +211,15 @@ def stack_of(
     """
     checks = plan.fields if everything else plan.binding
     solution = solution_of(record, plan, checks, outer, sparse=sparse, shares=shares)
-    if solution.stack is not None:
-        _check_below(plan, plan.form.values(record), solution.stack)
-    return solution
-
-
-def _check_below(plan: RecordPlan, values: Mapping[str, Any], stack: Stack) -> None:
-    """Checks that the records inside a stacked record have the stack's leading axes."""
-    for name, value in values.items():
+    # The records inside have the stack's leading axes, too.
+    stack = solution.stack
+    for name, value in plan.form.values(record).items() if stack is not None else ():
+        assert stack is not None
         inside = replace(stack, role=_role(plan, name, value).inside(stack.role))
         for child in records_in(value, inside=False):
             with contextlib.suppress(AnnotationError):  # an unreadable annotation was reported when the record was made
                 stack_of(child, record_plan(type(child), plan.policy), inside)
+    return solution
 
 
 def rows_of(
@@ -253,30 +248,6 @@ def _role(plan: RecordPlan, name: str, value: Any) -> Role:
     if is_box_class(type(value)):
         return Role(cast(Any, type(value)))
     return plan.form.roles(plan.cls).get(name, NO_ROLE)
-
-
-def records_in(tree: Any, *, inside: bool = True) -> list[Any]:
-    """The Modules in a tree, outermost first; with `inside=False`, only the outermost."""
-    records: list[Any] = []
-    # Objects of other libraries may be pytrees that contain themselves, so each node is visited only once.
-    seen: dict[int, Any] = {}
-
-    def visit(node: Any) -> None:
-        def is_end(child: Any) -> bool:
-            if child is node:
-                return False
-            again = id(child) in seen
-            seen[id(child)] = child  # the reference keeps the object alive, so that its id is not reused
-            return again or isinstance(child, eqx.Module)
-
-        for leaf in jax.tree.leaves(node, is_leaf=is_end):
-            if isinstance(leaf, eqx.Module):
-                records.append(leaf)
-                if inside:
-                    visit(leaf)
-
-    visit(tree if type(tree) is list else [tree])
-    return records
 
 
 def missing_axes(record: Any, plan: RecordPlan) -> int:

@@ -2,7 +2,7 @@
 
 Whether a record is a single one or a stack is a question about all of its fields at once. No field alone answers it:
 `kernel: "*window group_in out"` accepts any number of axes, and only `bias: "out"` shows how many of them belong to the
-stack. So the leading axes are *solved for*: none at first, then as many as possible, until every field fits; the
+stack. So the leading axes are *solved for*: none at first, then as many as possible, until every field fits. The
 records inside are then checked for the same axes.
 
 Which arrays have the leading axes is decided by *role*, that is by kind and tags: `vmap(make, out_axes=axes({BatchStat:
@@ -28,8 +28,7 @@ from weft.core.records.kinds import Role, kind_of_array
 from weft.core.records.leaves import is_array
 from weft.typecheck.language.annotations import ArrayOf, BatchedOf, members_of
 from weft.typecheck.language.dims import FixedDim, Shape, VariadicDim
-from weft.typecheck.language.forms import is_module
-from weft.typecheck.language.objects import unboxed
+from weft.typecheck.language.forms import is_module, unboxed
 from weft.typecheck.matching.arrays import check_variadic, settle
 from weft.typecheck.matching.bindings import Bindings, Mismatch, Origin, Slot, Stack
 from weft.typecheck.matching.compiling import CASES, Check, check_of

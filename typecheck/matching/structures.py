@@ -120,7 +120,11 @@ def _check_structure(spec: TreeOf, actual: Any, value: Any, bindings: Bindings) 
         unbound_error = f"cannot check {spec}: nothing binds the structure {unbound!r}"
         bindings.pending.append(PendingStructure(unbound_error, check, Origin(slot, path, None, value)))
         return
-    expected = _compose([bindings.structures[name] for name in names])
+    tree: Any = 0
+    for name in names:
+        part = _filled(bindings.structures[name])
+        tree = jax.tree.map(lambda _, part=part: part, tree)
+    expected = jax.tree.structure(tree)
     if spec.structure[-1] == "...":
         fits = _begins_with(actual, expected)
     elif spec.structure[0] == "...":
@@ -134,14 +138,6 @@ def _check_structure(spec: TreeOf, actual: Any, value: Any, bindings: Bindings) 
 # A treedef has no operations of its own, so structures are compared as trees with zeros for leaves.
 def _filled(structure: Any) -> Any:
     return structure.unflatten([0] * structure.num_leaves)
-
-
-def _compose(structures: list[Any]) -> Any:
-    tree: Any = 0
-    for structure in structures:
-        part = _filled(structure)
-        tree = jax.tree.map(lambda _, part=part: part, tree)
-    return jax.tree.structure(tree)
 
 
 def _begins_with(actual: Any, expected: Any) -> bool:

@@ -79,11 +79,21 @@ def contract_error(miss: Mismatch, *, module: str = "") -> ContractError:
     """
     slot, bindings = miss.slot, miss.bindings
     sentence = _SENTENCES.get(miss.reason, _plain)(miss)
-    at = [place for place in (module, _annotation_at(slot)) if place]
+    where = locate(slot)
+    # `-> f32[n]` reads as in the source of a function.
+    name = slot.name if slot.role not in ("return", "yield", "sent") else {"return": "->"}.get(slot.role, slot.role)
+    written = f"{name}{' ' if name == '->' else ': '}{slot.annotation}" if name else str(slot.annotation)
+    # A value that is passed to `check` has no annotation in a file.
+    annotation = "" if slot.role == "value" and not where else f"{written} ({where})" if where else written
+    at = [place for place in (module, annotation) if place]
     # The fields around the record tell which of many layers of one class it is.
     at += [f"inside {place_of(*outer)}" for outer in miss.outer]
     names = _names_that_matter(miss)
-    bound = [_bound_at(name, bindings) for name in names] + _holes_at(miss) + _stack_at(miss)
+    bound = [_bound_at(name, bindings) for name in names] + _holes_at(miss)
+    if miss.stacked is not None:  # which stack the record looks like, and which array shows it
+        axes, origin = miss.stacked
+        shown = "" if origin is None else f", as shown by {_origin(origin)}"
+        bound.append(f"the record is a stack with the leading axes {_tuple(axes)}{shown}")
     # The dim of a link was bound inside the child record, in a scope of its own.
     if miss.inner is not None and miss.detail in miss.inner.origins:
         bound.append(f"{type(miss.value).__name__}'s " + _bound_at(miss.detail, miss.inner))
@@ -93,18 +103,6 @@ def contract_error(miss: Mismatch, *, module: str = "") -> ContractError:
         more = [f"also: {_bound_at(name, bindings)}" for name in bindings.origins if name not in names]
     fix = likely_fix(miss)
     return ContractError(sentence, at=at, bound=bound, fix=fix and fix.text, more=more)
-
-
-def _annotation_at(slot: Slot) -> str:
-    where = locate(slot)
-    # A value that is passed to `check` has no annotation in a file.
-    if slot.role == "value" and not where:
-        return ""
-    name = slot.name if slot.role not in ("return", "yield", "sent") else {"return": "->"}.get(slot.role, slot.role)
-    # `-> f32[n]` reads as in the source of a function.
-    separator = " " if name == "->" else ": "
-    text = f"{name}{separator}{slot.annotation}" if name else str(slot.annotation)
-    return f"{text} ({where})" if where else text
 
 
 def _plain(miss: Mismatch) -> str:
@@ -118,15 +116,6 @@ def _plain(miss: Mismatch) -> str:
     again = redefined(miss)
     actual = in_words(miss.value) if again is None else another(again)
     return f"{place} should be {wanted}, and is {actual}"
-
-
-def _stack_at(miss: Mismatch) -> list[str]:
-    """A line that says which stack the record looks like, and which array shows it."""
-    if miss.stacked is None:
-        return []
-    axes, origin = miss.stacked
-    shown = "" if origin is None else f", as shown by {_origin(origin)}"
-    return [f"the record is a stack with the leading axes {_tuple(axes)}{shown}"]
 
 
 def _length(miss: Mismatch) -> str:
@@ -214,14 +203,15 @@ def _names_that_matter(miss: Mismatch) -> list[str]:
                 pass
     if miss.reason == "structure":
         names.append(f"structure {miss.detail}")
-    # A name without an origin was not bound, and there is no place to show.
-    return [name for name in dict.fromkeys(names) if name in bindings.origins and not _is_here(name, miss)]
-
-
-def _is_here(name: str, miss: Mismatch) -> bool:
-    """Whether the name was bound by the very value that does not fit, so that its origin adds nothing to the error."""
-    origin = miss.bindings.origins[name]
-    return origin.value is miss.value and (origin.slot, origin.path) == (miss.slot, miss.path) and miss.reason == "rank"
+    # A name without an origin was not bound, and there is no place to show. The origin of a name that was bound by the
+    # very value that does not fit adds nothing to the error.
+    origins = ((name, bindings.origins[name]) for name in dict.fromkeys(names) if name in bindings.origins)
+    here = (miss.slot, miss.path)
+    return [
+        name
+        for name, origin in origins
+        if not (origin.value is miss.value and (origin.slot, origin.path) == here and miss.reason == "rank")
+    ]
 
 
 def _bound_at(name: str, bindings: Bindings) -> str:

@@ -83,18 +83,6 @@ def _surplus_axes(miss: Mismatch, count: int) -> _Axes | None:
     return axes
 
 
-def _without_own(miss: Mismatch) -> Bindings:
-    """The scope without the sizes that were bound by the value that does not fit."""
-    # A transposed matrix binds its first axis before the second fails: with that size known, no transpose would fit.
-    others, origins = Bindings(miss.slot, miss.bindings.arguments), miss.bindings.origins
-    others.sizes = {
-        name: size
-        for name, size in miss.bindings.sizes.items()
-        if name not in origins or origins[name].value is not miss.value
-    }
-    return others
-
-
 # ---- rank ------------------------------------------------------------------------------------------------------------
 
 
@@ -190,7 +178,13 @@ def shards(miss: Mismatch, *, whole: bool) -> Words | None:
 
 def transposed(miss: Mismatch) -> Words | None:
     """Recognises a value whose axes fit in another order."""
-    axes, others = _axes(miss), _without_own(miss)
+    # A transposed matrix binds its first axis before the second fails: with that size known, no transpose would fit.
+    axes, origins, others = _axes(miss), miss.bindings.origins, Bindings(miss.slot, miss.bindings.arguments)
+    others.sizes = {
+        name: size
+        for name, size in miss.bindings.sizes.items()
+        if name not in origins or origins[name].value is not miss.value
+    }
     if axes is None or miss.annotation.shape.variadic is not None or not 2 <= len(axes.shape) <= 4:
         return None
     dims, shape = axes

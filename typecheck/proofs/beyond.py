@@ -1,4 +1,4 @@
-"""Why a failure shows nothing of a contract: because it depends on something that annotations leave open.
+"""What a failing trial shows: whether it is beyond annotations, and whether a search for needs goes on from it.
 
 `kernel: Kernel`, `weights: PyTree`, `f: Callable`, `options: dict[str, Any]` and a bare `Array` say no more than the
 kind of a value, and a trial has to choose the rest. An error may then only say that the program was written for another
@@ -7,19 +7,22 @@ choice. It counts if it is about sizes that annotations name, and shows nothing 
 
 from __future__ import annotations
 
+import dataclasses
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 from weft.core.edge import _tracers, names
 from weft.core.frames import owner_of
+from weft.typecheck.arguments.builder import Assignment
 from weft.typecheck.proofs import tracing
+from weft.typecheck.proofs.frames import is_installed
 from weft.typecheck.proofs.guards import is_refused_by_library
-from weft.typecheck.proofs.options import argument_of
-from weft.typecheck.proofs.trial import Trial
-from weft.typecheck.proofs.violations import OF_KIND
-from weft.typecheck.proofs.whose import is_installed
-from weft.typecheck.proofs.wording import first_line, in_short, numbers_in, sizes_that_disagree
+from weft.typecheck.proofs.needs import DEALS, Deal, Needs
+from weft.typecheck.proofs.trial import Trial, argument_of
+from weft.typecheck.proofs.violations import OF_KIND, first_line, in_short, numbers_in, sizes_that_disagree
+from weft.typecheck.sizes.clauses import Answer
+from weft.typecheck.sizes.deciding import Question
 
 # Errors of JAX's where a program needs the numbers in an array, not only its shape.
 NOT_ABSTRACT = (
@@ -62,10 +65,6 @@ def needs_numbers(trial: Trial) -> bool:
     return isinstance(trial.error, NOT_ABSTRACT) and not _tracers.asks_for_one_integer(trial.error)
 
 
-def _needs_values(trial: Trial) -> bool:
-    return needs_numbers(trial) or _ABSTRACT in first_line(trial.error)
-
-
 def _is_inside_transform(error: Exception) -> bool:
     """Whether JAX raised an error inside of a transform of the program's own, where no numbers would help."""
     files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
@@ -76,18 +75,23 @@ def _is_inside_transform(error: Exception) -> bool:
     return any(owner_of(file) == "jax" for file in inside)
 
 
-def _is_of_surroundings(trial: Trial) -> bool:
-    """Whether an error is about a device, a library or a file: JAX raises `RuntimeError` for a missing device."""
-    about_others = isinstance(trial.error, RuntimeError | OSError) and not isinstance(trial.error, RecursionError)
-    return about_others and not trial.guard
-
-
 # Failures that say nothing of a contract whatever arguments it is given, with the reason; the first that fits is told.
 _OF_NO_ARGUMENT: tuple[tuple[Callable[[Trial], bool], str], ...] = (
-    (_needs_values, "it needs the numbers in an array, not only its shape ({error})"),
+    (
+        lambda trial: needs_numbers(trial) or _ABSTRACT in first_line(trial.error),
+        "it needs the numbers in an array, not only its shape ({error})",
+    ),
     (lambda trial: names.OUTSIDE_ONLY in str(trial.error), "it makes a call that JAX refuses while tracing ({error})"),
     (lambda trial: isinstance(trial.error, NotImplementedError), "it is not implemented ({error})"),
-    (_is_of_surroundings, "it needs a device, a library or a file that is not here ({error})"),
+    (
+        # JAX raises `RuntimeError` for a missing device.
+        lambda trial: (
+            isinstance(trial.error, RuntimeError | OSError)
+            and not isinstance(trial.error, RecursionError)
+            and not trial.guard
+        ),
+        "it needs a device, a library or a file that is not here ({error})",
+    ),
     (
         lambda trial: trial.refused,
         "no arguments were found that the constructors of their classes accept ({error}); pass some in `args`",
@@ -107,19 +111,17 @@ def open_parts(trial: Trial) -> set[str]:
     return {place for made in made_up for place in made} | {argument_of(place) or place for place in places}
 
 
-def _folds_by_integers(trial: Trial) -> bool:
-    """Whether a reshape is refused whose new shape is made of integers alone that no annotation names."""
-    new = numbers_in(str(trial.error).partition(tracing.REFUSED)[2].partition("into shape ")[2].partition(")")[0])
-    return bool(new) and {trial.assignment.sizes[key] for key in trial.keys.configured}.issuperset(new)
-
-
 def _of_no_named_size(trial: Trial) -> str | None:
     """Why an error shows nothing: it is about no size that annotations name, and something else is open; else None.
 
     Nobody can annotate or guard what an installed package leaves open, so there every such error shows nothing.
     """
     spoken_of, error = trial.spoken_of, in_short(trial.error)
-    integers = trial.keys.configured if _folds_by_integers(trial) else frozenset[str]()
+    # A reshape may be refused whose new shape is made of integers alone that no annotation names.
+    new = numbers_in(str(trial.error).partition(tracing.REFUSED)[2].partition("into shape ")[2].partition(")")[0])
+    configured = trial.keys.configured
+    folds = bool(new) and {trial.assignment.sizes[key] for key in configured}.issuperset(new)
+    integers = configured if folds else frozenset[str]()
     places = {trial.keys.unnamed.get(key, key) for key in spoken_of if key in trial.keys.unnamed or key in integers}
     if not places and (spoken_of or sizes_that_disagree(str(trial.error))):
         return None
@@ -140,3 +142,112 @@ def _of_open(trial: Trial) -> str | None:
         return None
     places = ", ".join(sorted({trial.keys.unnamed[key] for key in keys or trial.keys.unnamed}))
     return f"{places}: the annotation gives no shape ({first.where}: {first.message}); pass it in `args`"
+
+
+# Multiples of multiples: no program needs them, and a loop over such an axis would be written out.
+_LARGEST = 1 << 20
+
+
+def is_out_of_hand(assignment: Assignment) -> bool:
+    return any(isinstance(size, int) and size > _LARGEST for size in assignment.sizes.values())
+
+
+class Step:
+    """Chooses which failing trial, of those with one more need, the search goes on from.
+
+    Where a failure needs several things, each of them gets the program further, so the trial that got furthest is
+    preferred. A trial that fails on the same line with other sizes or another message is the next best: within one call
+    a library checks one thing after the other.
+
+    Attributes:
+        best: the trial that got furthest, if a trial got further than without its need.
+        joined: the first trial that joins the sizes that disagreed, and fails with other sizes.
+        elsewhere: the first trial that gets as far as before, and fails with a message that is new.
+        asked_last: the last questions of the failing trial, with their answers.
+        by_question: the need that was last read off a question.
+        asked: the first trial that gives a guard's last question the other answer, and fails at the same guard.
+    """
+
+    def __init__(self, trial: Trial, needs: Needs, complaints: set[str]):
+        self.trial, self.needs, self.complaints = trial, needs, complaints
+        self.best: tuple[Trial, Needs] | None = None
+        self.joined: tuple[Trial, Needs] | None = None
+        self.elsewhere: tuple[Trial, Needs] | None = None
+        self.by_question: Needs | None = None
+        self.asked_last: tuple[Answer, ...] = ()
+        self.asked: tuple[Trial, Needs] | None = None
+
+    def see(self, result: Trial, candidate: Needs) -> None:
+        """Compares a failing trial with the best ones so far."""
+        trial = self.trial
+        merges = len(candidate.merged) > len(self.needs.merged)
+        if merges and self.joined is None and result.progress >= trial.progress and result.spoken_of != trial.spoken_of:
+            self.joined = result, candidate
+        # With arrays of one shape a line may get as far as needing their numbers, where every trial ends.
+        ends = candidate.of_one_shape and needs_numbers(result)
+        reached = (trial if self.best is None else self.best[0]).progress
+        if result.progress > reached or (ends and result.progress == reached):
+            self.best = result, candidate
+        # A guard that asks two things of sizes (`n != m or n != k`) is met again once the first is so.
+        if self.asked is None and candidate is self.by_question and trial.guard and result.guard == trial.guard:
+            self.asked = result, candidate
+        if self.elsewhere is None and result.progress == trial.progress and result.complaint not in self.complaints:
+            self.elsewhere = result, candidate
+
+    @property
+    def chosen(self) -> tuple[Trial, Needs] | None:
+        return self.best or self.joined or self.elsewhere or self.asked
+
+
+def as_tried(candidate: Needs, needs: Needs, pinned: frozenset[str], denied: Sequence[Question]) -> Needs:
+    """The candidate with each new equation `n = 4` restated as "n was tried at 4", where other numbers may do as well.
+
+    Example: `side = int(n**0.5)` makes `side * side = n` a comparison with a number, which says nothing of other sizes.
+
+    Args:
+        candidate: the needs with one more.
+        needs: the needs before.
+        pinned: keys whose numbers the program read.
+        denied: equations that the program itself asked, and that did not hold. Where it went another way for `n = 1`, a
+            failure that `n = 2` mends says nothing of `n = 1`.
+    """
+
+    def is_tried(key: str, number: int) -> bool:
+        return key in pinned or any(one.dims == {key} and not one.answer({key: number}) for one in denied)
+
+    new = [entry for entry in candidate.equal if entry not in needs.equal and is_tried(*entry)]
+    if not new:
+        return candidate
+    tried = tuple((key, (number,)) for key, number in new)
+    return dataclasses.replace(candidate, equal=needs.equal, among=(*candidate.among, *tried))
+
+
+# Whether a trial holds at sizes that a deal chooses so that they meet needs.
+Holds = Callable[[Trial, Needs, Deal], bool]
+
+
+def weakened(holds: Holds, trial: Trial, needs: Needs, deal: Deal, first: Trial) -> Needs:
+    """Weaker needs that suffice: with fewer conditions, smaller divisors, or orders in place of equations."""
+    for key, root in needs.merged:
+        if root not in trial.assignment.sizes:
+            continue  # a need of shapes also joins axes that the arrays of this trial do not have
+        unjoined = needs.without(merged=(key, root))
+        weaker = [unjoined.plus(order=pair) for pair in ((key, root, 1), (root, key, 1))]
+        weaker += [unjoined.plus(multiples=pair) for pair in ((key, root), (root, key))]
+        for candidate in weaker:
+            # The first trial is tried, since it has sizes of its own for both keys.
+            if all(holds(first, candidate, each) for each in (deal, *DEALS)):
+                needs = candidate
+                break
+    for entry in needs.order if len(needs.order) > 1 else ():
+        candidate = needs.without(order=entry)
+        if all(holds(first, candidate, each) for each in (deal, *DEALS)):
+            needs = candidate
+    for key, number in needs.multiples:
+        others = needs.without(multiples=(key, number))
+        numbers = [n for n in range(2, number) if number % n == 0] if isinstance(number, int) else []
+        for candidate in (others, *(others.plus(multiples=(key, divisor)) for divisor in numbers)):
+            if holds(trial, candidate, deal):
+                needs = candidate
+                break
+    return needs

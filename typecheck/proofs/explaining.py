@@ -1,8 +1,12 @@
-"""The search for needs under which a failing trial holds, tried one by one.
+"""The search for needs under which a failing trial holds, tried one by one, within a budget.
 
 A failure is a fault of the program unless a *need* explains it: a divisor, an order, a size fixed from outside, dims of
 two records that the program joins. Dims of one scope are never joined: that the code forces two names to be one size is
 exactly what a contract forbids. A need that lets the trace get further stays, and further needs are tried with it.
+
+Which trials a search makes, and what it concludes from them, follows from the program alone. It is the same on any
+machine, idle or busy, with a small heap or a large one. The *budget* only says where a search ends. A search that ends
+there has decided nothing: its contract is *undecided*, which is no failure.
 """
 
 from __future__ import annotations
@@ -10,31 +14,93 @@ from __future__ import annotations
 import collections
 import copy
 import dataclasses
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from weft.typecheck.arguments.builder import Assignment, Unbuildable
-from weft.typecheck.errors import AnnotationError
-from weft.typecheck.proofs.beyond import needs_numbers
-from weft.typecheck.proofs.budget import Budget, Exhausted, Meter
-from weft.typecheck.proofs.endless import Endless
-from weft.typecheck.proofs.needs import Deal, Needs, ascending, assignment_for
-from weft.typecheck.proofs.of_no_size import of_no_size
-from weft.typecheck.proofs.options import (
+from weft.typecheck.errors import AnnotationError, BudgetError
+from weft.typecheck.proofs.beyond import Step, as_tried, is_out_of_hand, needs_numbers, weakened
+from weft.typecheck.proofs.frames import Endless
+from weft.typecheck.proofs.needs import Deal, Needs, Written, ascending, assignment_for, written_under
+from weft.typecheck.proofs.preconditions import of_no_size, preconditions
+from weft.typecheck.proofs.tracing import Target, run_trial
+from weft.typecheck.proofs.trial import (
+    Trial,
     asks_for_dtype,
     is_class,
     leaves_kinds_open,
     unpacks_items,
     untried_options,
 )
-from weft.typecheck.proofs.preconditions import preconditions
-from weft.typecheck.proofs.steps import Step, as_tried, is_out_of_hand, weakened
-from weft.typecheck.proofs.trial import Target, Trial, run_trial
-from weft.typecheck.proofs.under_needs import Written, written_under
 from weft.typecheck.proofs.violations import OF_KIND
 from weft.typecheck.sizes.clauses import Answer
 from weft.typecheck.sizes.deciding import Question, otherwise
 from weft.typecheck.sizes.space import Space
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The limits of one search.
+
+    Attributes:
+        trials: the most traces. The longest search over 200 collected programs took 183.
+        seconds: the most time by `clock`, far more than the trials should take: it ends what nobody would wait for.
+        clock: the time in seconds; by default this thread's processor time, in which other processes do not count.
+
+    Raises:
+        BudgetError: for a budget of no trials or no time.
+    """
+
+    # The limit is one of trials, since a trial takes longer in a process with a large heap: under a limit of processor
+    # time alone, right programs were undecided at the end of long runs.
+    trials: int = 1000
+    seconds: float = 300.0
+    clock: Callable[[], float] = time.thread_time
+
+    def __post_init__(self) -> None:
+        for name, amount in (("trials", self.trials), ("seconds", self.seconds)):
+            if not amount > 0:
+                raise BudgetError(f"a proof cannot be tried in {amount} {name}", fix=f"give it some: {name} > 0")
+
+
+USUAL = Budget()
+
+
+class Exhausted(Exception):
+    """A search has come to the end of its budget; the message says of which part.
+
+    Attributes:
+        of_time: whether time ran out, of which another machine may need less.
+    """
+
+    def __init__(self, message: str, *, of_time: bool = False):
+        super().__init__(message)
+        self.of_time = of_time
+
+
+class Meter:
+    """Counts what one search has used of its budget."""
+
+    def __init__(self, budget: Budget):
+        self.budget = budget
+        self.spent = 0
+        self._end = budget.clock() + budget.seconds
+
+    def spend(self) -> None:
+        """Pays for one trial.
+
+        Raises:
+            Exhausted: if no trials, or no seconds, are left.
+        """
+        if self.spent >= self.budget.trials:
+            raise Exhausted(f"{self.spent} trials (`trials=` of `verify`, `--trials` of `weft check`)")
+        if self.budget.clock() >= self._end:
+            limit = f"{self.budget.seconds:g} seconds (`seconds=` of `verify`, `--seconds` of `weft check`)"
+            raise Exhausted(f"{limit} and {self.spent} trials", of_time=True)
+        self.spent += 1
+
 
 # The most needs that are added one after the other to explain one failure.
 _DEPTH = 24
@@ -64,9 +130,7 @@ class Explainer:
     """Trials of one target within a budget; equal trials are run, and paid for, once.
 
     Attributes:
-        first: the first trial of all.
         furthest: of the failing trials that no need explained, the trial that got furthest.
-        stuck: the last failing trial that no need explained.
         unbuilt: why no arguments could be made under some need; None if they always could.
         past_guard: the first trial that passed a guard without joining sizes, with its needs.
         ran_through: the first trial that ran to its end and broke only its promise, with no size fixed or joined.
@@ -77,9 +141,7 @@ class Explainer:
 
     def __init__(self, target: Target, dims: Mapping[str, Any], budget: Budget):
         self.target, self.dims = target, dims
-        self.first: Trial | None = None
         self.furthest: Trial | None = None
-        self.stuck: Trial | None = None
         self.unbuilt: Unbuildable | None = None
         self.past_guard: tuple[Trial, Needs] | None = None
         self.ran_through: Trial | None = None
@@ -104,7 +166,6 @@ class Explainer:
                 self._meter.spend()
             trial = run_trial(self.target, assignment, self.dims)
             self._known[key] = self._known[_key(trial.assignment)] = trial
-            self.first = self.first or trial
             self._endless += isinstance(trial.error, Endless)
             if self._endless == _MOST_ENDLESS and self._meter is not None:
                 raise Exhausted(f"{_MOST_ENDLESS} trials with a recursion that has no end")
@@ -118,6 +179,11 @@ class Explainer:
         """
         if self._meter is not None:
             self._meter.spend()
+
+    @property
+    def first(self) -> Trial | None:
+        """The first trial of all."""
+        return next(iter(self._known.values()), None)
 
     @property
     def keys(self) -> set[str]:
@@ -145,7 +211,11 @@ class Explainer:
             but: places whose options stay as they are.
         """
         for _ in range(_MOST_ROUNDS):
-            kinds = leaves_kinds_open(base) or unpacks_items(base) or self._may_be_for_others(base)
+            # A member of a union may be there for other classes that inherit the method, or for other functions that
+            # take the record.
+            unions = [place.removeprefix("self.") for place in base.options.values if place.endswith(" type")]
+            for_others = not base.violations and any(self.target.inherited or "." in place for place in unions)
+            kinds = leaves_kinds_open(base) or unpacks_items(base) or for_others
             kinds = kinds or needs_numbers(base)  # a program may ask for numbers only with this option
             if base.ok or not (base.guard or kinds or base.options.classes.keys() - but):
                 break
@@ -154,14 +224,6 @@ class Explainer:
                 break
             base = varied
         return base
-
-    def _may_be_for_others(self, base: Trial) -> bool:
-        """Whether some member of a union may not be meant for the target.
-
-        The union may be there for other classes that inherit the method, or for other functions that take the record.
-        """
-        places = [place.removeprefix("self.") for place in base.options.values if place.endswith(" type")]
-        return not base.violations and any(self.target.inherited or "." in place for place in places)
 
     def with_other_options(self, base: Trial, but: frozenset[str] = frozenset()) -> Trial:
         """The first trial that holds with one option changed, or two; else the trial that gets furthest.
@@ -216,7 +278,12 @@ class Explainer:
         return of_other_kind if best is base else best
 
     def explain(self, trial: Trial, needs: Needs, deal: Deal) -> Needs | None:
-        """The needs under which a failing trial holds, or None where no needs explain it.
+        """The needs under which a failing trial holds, or None where no needs explain it."""
+        explanation = self.needs_or_stuck(trial, needs, deal)
+        return explanation if isinstance(explanation, Needs) else None
+
+    def needs_or_stuck(self, trial: Trial, needs: Needs, deal: Deal) -> Needs | Trial:
+        """The needs under which a failing trial holds, or the failing trial that no need got further.
 
         The search is greedy, since all pairs of needs would be too many: it adds each need to those that got the
         program further. `weakened` then drops needs that turn out to be needless.
@@ -288,7 +355,7 @@ class Explainer:
         denied = [question for question, answer in own if not answer and not question.is_order]
         return asked, pinned, denied
 
-    def _explained(self, trial: Trial, needs: Needs, deal: Deal) -> Needs | None:
+    def _explained(self, trial: Trial, needs: Needs, deal: Deal) -> Needs | Trial:
         complaints = {trial.complaint}
         first = trial
         for _ in range(_DEPTH):
@@ -316,14 +383,13 @@ class Explainer:
                 if trial.guard not in ("", result.guard) and not candidate.merged and further:
                     self.past_guard = self.past_guard or (result, candidate)
             if step.chosen is None:
-                self.stuck = trial
                 others = () if self.furthest is None else (self.furthest,)
                 ordered = (trial, *others) if needs_numbers(trial) else (*others, trial)
                 self.furthest = max(ordered, key=lambda one: one.progress)
-                return None
+                return trial
             trial, needs = step.chosen
             complaints.add(trial.complaint)
-        return None
+        return trial
 
     def explain_with_names_per_record(self, base: Trial) -> Needs | None:
         """The needs under which a trial holds if each record has dims of its own, or None.

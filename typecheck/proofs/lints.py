@@ -1,17 +1,17 @@
-"""Three lints: warnings about arrays of the right shape whose axes are not what their names say.
+"""Warnings about a contract that holds: lints of axes, and arrays whose dtypes drift.
 
-The lints follow each axis through a jaxpr. An axis consists of *atoms*, outermost first: a dim is one atom, an axis
-that a reshape merged has several, and a part that a reshape split off a dim is an atom of its own. In a trace at
-distinct sizes an axis keeps its atoms through any operation that keeps its size, so only a few primitives need a rule.
+`axis_lints` warns of axes that are not what their names say, from one trace; a lint is what several traces show.
 
-`outer-product`: an elementwise operation pairs every element of a dim with every element of the same dim, by accident.
-One operand has an axis of size 1, from an annotation, a product or `keepdims`, and the rank of the other was promoted
-silently: `(b, 1) - (b,)` is a `(b, b)`.
+An array of a model's state *drifts* if it leaves a step with another dtype than it entered it with. `(y, successor)` is
+called again and again, and so is an object that a call changes. If an array of it is a float32 where it was a bfloat16,
+the next call compiles anew and computes in another precision, and a `scan` that carries it refuses it. No shape shows
+that, and at float32, which proofs use, nothing drifts. So a contract that holds is traced again. Once all floats are in
+bfloat16, as after a cast of the whole model; once all arrays outside of records are, as in mixed precision. A program
+that names bfloat16 itself casts back to it, so it is traced in float16, too.
 
-`swapped-axes`: an update overwrites a slice of an array in which the update's dim belongs to another axis.
-
-`memory-order`: a reshape whose new axes cut across the old ones. `(h, s, c)` reshaped to `(s, h * c)` has the right
-shape, and rows that mix the heads of several positions; a transpose was forgotten.
+JAX promotes a bfloat16 state that meets float32 inputs, by rule and by nobody's mistake, so that is not tried. Nor is
+there a warning where JAX refuses a loop of the program's own because its carry drifts: noise drawn in float32 suffices
+for that, in programs that nobody means to cast.
 """
 
 from __future__ import annotations
@@ -19,366 +19,19 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-from weft.core.edge.names import (
-    ASKING,
-    ELEMENTWISE,
-    FORWARDING,
-    INDEXING_FILE,
-    KEEPING,
-    REDUCTIONS_FILE,
-    RESHAPING,
-    UNARY,
-)
-from weft.typecheck.proofs.axis_lints import (
-    Atoms,
-    Axes,
-    Axis,
-    Origin,
-    crossings,
-    declared_atoms,
-    frames,
-    gathering,
-    inner_jaxpr,
-    is_var,
-    nested_jaxprs,
-    nobody_asked,
-    orders,
-    regroup,
-    shape_of,
-)
-from weft.typecheck.proofs.whose import is_users
-
-
-@dataclass(frozen=True)
-class Warning_:
-    """A warning of a lint, with the user's line."""
-
-    rule: Literal["outer-product", "memory-order", "swapped-axes"]
-    message: str
-    file: str
-    line: int
-
-
-class Lint:
-    """Follows the axes of one jaxpr and collects warnings."""
-
-    def __init__(self, declared: Mapping[int, Atoms], own: frozenset[str]):
-        self.declared, self.own = declared, own
-        self.warnings: list[Warning_] = []
-        # The warnings of outer products, by the variables that depend on them. A warning is dropped if its value turns
-        # out to be meant: returned as it is, or combined with a value that has both axes.
-        self._suspects: dict[Any, tuple[Warning_, ...]] = {}
-        # The enclosing calls, outermost first: an operation inside of one may only know lines of a library.
-        self._calls: list[Any] = []
-
-    def run(self, closed: Any) -> list[Warning_]:
-        """The warnings about a closed jaxpr."""
-        jaxpr = closed.jaxpr
-        inputs = [self.fresh(var.aval) for var in (*jaxpr.constvars, *jaxpr.invars)]
-        results = self._walk(jaxpr, inputs)
-        for var, axes in zip(jaxpr.outvars, results, strict=True):
-            if is_var(var):
-                self._returned(axes)
-        # A function that returns all pairs, with an annotation of two axes that holds, means them.
-        wanted = {warning for var in jaxpr.outvars if is_var(var) for warning in self._suspects.get(var, ())}
-        return [warning for warning in dict.fromkeys(self.warnings) if warning not in wanted]
-
-    def _returned(self, axes: Axes) -> None:
-        """Compares a returned axis, merged from dims, with the order of these dims in the annotation's product."""
-        for axis in axes:
-            declared = self.declared.get(axis.size, ())
-            if (
-                declared != axis.atoms
-                # `r*r` has no order that could be wrong.
-                and len(declared) == len(set(declared)) > 1
-                and sorted(declared) == sorted(axis.atoms)
-            ):
-                self.warnings.append(
-                    Warning_(
-                        "memory-order",
-                        f"an axis {self._show((axis,))} is returned where the annotation writes "
-                        f"{self._show((Axis(declared),))}: the same dims, merged in another order",
-                        "",
-                        0,
-                    )
-                )
-
-    def fresh(self, aval: Any) -> Axes:
-        """The axes of a value of which only the sizes are known: an axis of size 7 is the dim whose size is 7."""
-        return tuple(self._axis(size) for size in getattr(aval, "shape", ()))
-
-    def _axis(self, size: int) -> Axis:
-        return Axis(() if size == 1 else self.declared.get(size, ((str(size), size),)))
-
-    def _walk(self, jaxpr: Any, inputs: Sequence[Axes]) -> list[Axes]:
-        env: dict[Any, Axes] = dict(zip((*jaxpr.constvars, *jaxpr.invars), inputs, strict=True))
-
-        def read(atom: Any) -> Axes:
-            return env[atom] if is_var(atom) else self.fresh(atom.aval)
-
-        for eqn in jaxpr.eqns:
-            operands = [read(operand) for operand in eqn.invars]
-            for var, axes in zip(eqn.outvars, self._apply(eqn, operands), strict=True):
-                # A primitive may do more than its rule knows, such as a reduction that keeps an axis; sizes that do not
-                # fit say so, and the result is then read off its sizes alone.
-                env[var] = axes if tuple(axis.size for axis in axes) == shape_of(var) else self.fresh(var.aval)
-        return [read(var) for var in jaxpr.outvars]
-
-    def _apply(self, eqn: Any, operands: list[Axes]) -> list[Axes]:
-        name = eqn.primitive.name
-        if name == "broadcast_in_dim":
-            return [self._broadcast(eqn, operands[0])]
-        if name == "reshape":
-            return [self._reshape(eqn, operands[0])]
-        if name == "transpose":
-            return [tuple(operands[0][axis] for axis in eqn.params["permutation"])]
-        if name == "tile":
-            # A tile repeats the whole axis, so the number of the copy is its outermost part.
-            repeats = zip(operands[0], eqn.params["reps"], strict=True)
-            return [tuple(Axis(((str(n), n), *axis.atoms)) if n > 1 else axis for axis, n in repeats)]
-        if name == "squeeze":
-            gone = eqn.params["dimensions"]
-            return [tuple(axis for number, axis in enumerate(operands[0]) if number not in gone)]
-        if name in UNARY:
-            self._pass_on(eqn)
-            return [operands[0]]
-        if name in ELEMENTWISE:
-            return [self._elementwise(eqn, operands)]
-        if name.startswith(("reduce_", "arg")) and "axes" in eqn.params:
-            gone = eqn.params["axes"]
-            return [tuple(axis for number, axis in enumerate(operands[0]) if number not in gone) for _ in eqn.outvars]
-        if name == "dot_general":
-            self._contraction(eqn, operands)
-        if name == "gather":
-            return [self._gather(eqn, *operands)]
-        if name == "dynamic_update_slice":
-            self._update(eqn, operands[0], operands[1])
-            return [operands[0]]
-        if name == "concatenate":
-            return [self._concatenate(eqn, operands)]
-        inner = inner_jaxpr(eqn)
-        if inner is not None:
-            return self._call(eqn, inner, operands)
-        # Loops and branches: a body is walked for its own warnings, and the results are told by their sizes.
-        for _, nested in nested_jaxprs(eqn):
-            self._walk(nested, [self.fresh(var.aval) for var in (*nested.constvars, *nested.invars)])
-        return [self._inherit(shape_of(var), operands) for var in eqn.outvars]
-
-    def _call(self, eqn: Any, inner: Any, operands: list[Axes]) -> list[Axes]:
-        # `jnp` functions are jitted, so an outer product is often made outside of the call that shows that it was
-        # meant.
-        for var, outer in zip(inner.invars, eqn.invars, strict=True):
-            if is_var(outer) and outer in self._suspects:
-                self._suspects[var] = self._suspects[outer]
-        self._calls.append(eqn)
-        results = self._walk(inner, [*(self.fresh(var.aval) for var in inner.constvars), *operands])
-        self._calls.pop()
-        for var, result in zip(eqn.outvars, inner.outvars, strict=True):
-            if is_var(result) and result in self._suspects:
-                self._suspects[var] = self._suspects[result]
-        return results
-
-    def _inherit(self, shape: tuple[int, ...], operands: Iterable[Axes]) -> Axes:
-        """The axes of a result, recognised by their sizes: in a trace at distinct sizes, each size names its origin."""
-        known: dict[int, set[tuple[tuple[str, int], ...]]] = {}
-        for axes in operands:
-            for axis in axes:
-                known.setdefault(axis.size, set()).add(axis.atoms)
-        return tuple(
-            Axis(next(iter(known[size]))) if len(known.get(size, ())) == 1 else self._axis(size) for size in shape
-        )
-
-    def _broadcast(self, eqn: Any, operand: Axes) -> Axes:
-        source = dict(zip(eqn.params["broadcast_dimensions"], operand, strict=True))
-        self._pass_on(eqn)
-        how = self._how(eqn)
-        result: list[Axis] = []
-        for axis, size in enumerate(eqn.params["shape"]):
-            known = source.get(axis)
-            if known is None:
-                result.append(dataclasses.replace(self._axis(size), real=False, origin=how))
-            elif known.size == size:
-                result.append(known)
-            else:
-                # The axis was of size 1, and keeps how it came to be there: that decides whether a pairing was asked
-                # for.
-                result.append(dataclasses.replace(self._axis(size), real=False, origin=known.origin))
-        return tuple(result)
-
-    def _how(self, eqn: Any) -> Origin:
-        """How an axis of size 1 came to be, by the library functions that the user's line called."""
-        called = self._called(eqn)
-        functions = {function for _, function in called}
-        if any(file.endswith(REDUCTIONS_FILE) for file, _ in called) or functions & KEEPING:
-            return "kept"
-        if any(INDEXING_FILE in file for file, _ in called) or functions & ASKING:
-            return "asked"
-        return "promoted"
-
-    def _called(self, eqn: Any) -> list[tuple[str, str]]:
-        """File and name of the library functions that the user's innermost line called, innermost first."""
-        called: list[tuple[str, str]] = []
-        for file, function, _ in frames(eqn):
-            if is_users(file, self.own):
-                break
-            if not function.startswith(FORWARDING):
-                called.append((file, function.rpartition(".")[2]))
-        return called
-
-    def _line(self, eqn: Any) -> tuple[str, int]:
-        """The user's innermost line, of the operation or of the calls around it."""
-        around = (frame for one in (eqn, *reversed(self._calls)) for frame in frames(one))
-        return next(((file, line) for file, _, line in around if is_users(file, self.own)), ("", 0))
-
-    def _elementwise(self, eqn: Any, operands: list[Axes]) -> Axes:
-        shape = shape_of(eqn.outvars[0])
-        full = [axes for axes in operands if len(axes) == len(shape)]
-        suspects = tuple(warning for var in eqn.invars if is_var(var) for warning in self._suspects.get(var, ()))
-        if suspects and any(
-            all(axis.real and axis.atoms for axis in axes) and not self._suspects.get(var, ())
-            for var, axes in zip(eqn.invars, operands, strict=True)
-            if is_var(var) and len(axes) == len(shape) and len(axes) > 1
-        ):
-            # A value that has both axes by itself, such as a mask of pairs, shows that the outer product was meant.
-            self.warnings = [warning for warning in self.warnings if warning not in suspects]
-            suspects = ()
-        new = self._outer_product(eqn, full)
-        if new is not None:
-            self.warnings.append(new)
-            suspects += (new,)
-        if suspects:
-            self._suspects[eqn.outvars[0]] = suspects
-        return tuple(self._join([axes[axis] for axes in full], size) for axis, size in enumerate(shape))
-
-    def _join(self, axes: list[Axis], size: int) -> Axis:
-        fitting = [axis for axis in axes if axis.size == size]
-        # A broadcast operand says nothing of the axis if another operand varies along it.
-        real = [axis for axis in fitting if axis.real]
-        known = {axis.atoms for axis in real or fitting}
-        if len(known) == 1:
-            return (real or fitting)[0]
-        return dataclasses.replace(self._axis(size), real=bool(real))
-
-    def _pass_on(self, eqn: Any) -> None:
-        for var in eqn.invars:
-            if is_var(var) and var in self._suspects:
-                self._suspects[eqn.outvars[0]] = self._suspects[var]
-
-    def _outer_product(self, eqn: Any, operands: list[Axes]) -> Warning_ | None:
-        for number, first in enumerate(operands):
-            for second in operands[number + 1 :]:
-                for i, j in crossings(first, second):
-                    name = first[i].atoms[0][0]
-                    if not nobody_asked(second[i].origin, first[j].origin):
-                        continue
-                    shapes = " with ".join(self._show(axes, only_real=True) for axes in (first, second))
-                    return Warning_(
-                        "outer-product",
-                        f"{eqn.primitive.name} of {shapes} pairs every {name} with every {name}; "
-                        f"if that is not meant, give both the same axes",
-                        *self._line(eqn),
-                    )
-        return None
-
-    def _gather(self, eqn: Any, operand: Axes, indices: Axes) -> Axes:
-        """Warns of `x[:, i]` with axes (b, c) and (b,): it pairs every b with every b, unlike `x[arange(b), i]`."""
-        gathered = gathering(eqn, operand, indices)
-        # `distances[:, order]` permutes an axis by indices of its own dim, which pairs nothing.
-        looked_up = {axis.atoms for axis in gathered.looked_up}
-        pairs = itertools.product(gathered.whole.values(), gathered.indexed.values())
-        names = [kept.atoms[0][0] for kept, index in pairs if kept.atoms and kept.atoms == index.atoms not in looked_up]
-        if names and not names[0].isdigit() and names[0]:
-            warning = Warning_(
-                "outer-product",
-                f"indexing of {self._show(operand)} with {self._show(indices[:-1])} pairs every {names[0]} with every "
-                f"{names[0]}; if that is not meant, index both axes",
-                *self._line(eqn),
-            )
-            self.warnings.append(warning)
-            self._suspects[eqn.outvars[0]] = (warning,)
-        # `take_along_axis` needs an axis of size 1 in its indices. In the result nobody asked for that axis, as after
-        # `keepdims=True`.
-        indexed = {
-            n: dataclasses.replace(one, origin="kept") if one.size == 1 else one for n, one in gathered.indexed.items()
-        }
-        known = {**gathered.whole, **indexed}
-        return tuple(known.get(axis, self._axis(size)) for axis, size in enumerate(shape_of(eqn.outvars[0])))
-
-    def _update(self, eqn: Any, operand: Axes, update: Axes) -> None:
-        """Warns of an update that is written along one axis while its dim is that of another axis of the array."""
-        for i, written in enumerate(update):
-            atoms = written.atoms
-            homes = [j for j, axis in enumerate(operand) if axis.atoms == atoms and atoms and atoms[0][0]]
-            if homes and i not in homes and all(update[j].atoms != atoms for j in homes):
-                self.warnings.append(
-                    Warning_(
-                        "swapped-axes",
-                        f"an update {self._show(update)} is written into {self._show(operand)}: "
-                        f"its {self._show((written,))[1:-1]} lies along another axis there",
-                        *self._line(eqn),
-                    )
-                )
-
-    def _reshape(self, eqn: Any, operand: Axes) -> Axes:
-        shape = eqn.params["new_sizes"]
-        atoms = [atom for axis in operand for atom in axis.atoms]
-        if math.prod(size for _, size in atoms) != math.prod(shape):
-            return self.fresh(eqn.outvars[0].aval)
-        regrouped = next((one for one in (regroup(order, shape) for order in orders(operand)) if one is not None), None)
-        if regrouped is not None:
-            how = self._how(eqn)
-            return tuple(Axis(group, origin=how) for group in regrouped)
-        called = self._called(eqn)
-        if called and called[-1][1] in RESHAPING and all(name for name, _ in atoms):
-            result = self.fresh(eqn.outvars[0].aval)
-            self.warnings.append(
-                Warning_(
-                    "memory-order",
-                    f"reshape of {self._show(operand)} to {self._show(result)} cuts across the axes in memory order; "
-                    f"transpose first, so that the axes to merge are adjacent",
-                    *self._line(eqn),
-                )
-            )
-        return self.fresh(eqn.outvars[0].aval)
-
-    def _contraction(self, eqn: Any, operands: list[Axes]) -> None:
-        """Warns of two axes that are summed over together and have the same atoms in different orders."""
-        ((first, second), _) = eqn.params["dimension_numbers"]
-        for i, j in zip(first, second, strict=True):
-            self._same_order(eqn, operands[0][i], operands[1][j])
-
-    def _same_order(self, eqn: Any, first: Axis, second: Axis) -> None:
-        if first.atoms != second.atoms and len(first.atoms) > 1 and sorted(first.atoms) == sorted(second.atoms):
-            self.warnings.append(
-                Warning_(
-                    "memory-order",
-                    f"{eqn.primitive.name} joins an axis {self._show((first,))} with an axis {self._show((second,))}: "
-                    f"the same dims, merged in another order",
-                    *self._line(eqn),
-                )
-            )
-
-    def _concatenate(self, eqn: Any, operands: list[Axes]) -> Axes:
-        """The axes of a concatenation; of equal pieces, the number of the piece is the outermost atom."""
-        dimension, shape = eqn.params["dimension"], shape_of(eqn.outvars[0])
-        pieces = {axes[dimension].atoms for axes in operands}
-        axes = list(self._inherit(shape, operands))
-        if len(pieces) == 1 and len(operands) > 1:
-            (atoms,) = pieces
-            axes[dimension] = Axis(((f"{len(operands)}", len(operands)), *atoms))
-        return tuple(axes)
-
-    def _show(self, axes: Axes, only_real: bool = False) -> str:
-        def word(axis: Axis) -> str:
-            if not axis.atoms or (only_real and not axis.real):
-                return "1"
-            return "*".join(name or str(size) for name, size in axis.atoms)
-
-        return f"({', '.join(map(word, axes))})"
+import jax
+import jax.numpy as jnp
+from weft.core.records.leaves import is_array
+from weft.typecheck.arguments.builder import Builder, Unbuildable
+from weft.typecheck.errors import AnnotationError
+from weft.typecheck.language import forms
+from weft.typecheck.language.forms import TYPEDDICT, form_of_value, is_object
+from weft.typecheck.proofs.axis_lints import Atoms, Lint, Warning_
+from weft.typecheck.proofs.tracing import Call, Target, nested_jaxprs, run_trial, shapes_of
+from weft.typecheck.proofs.trial import Trial
 
 
 def lint(
@@ -401,3 +54,123 @@ def lint(
         if not first:
             break  # no further trace can bring a warning back, and each would have to be made
     return [warning for _, warning in sorted((first or {}).items())]
+
+
+def declared_atoms(sizes: Mapping[str, int], products: Sequence[Sequence[str]]) -> dict[int, Atoms]:
+    """The atoms of an axis by its size: a dim's name, or the names in a product that an annotation writes."""
+    atoms: dict[int, Atoms] = {}
+    for name, size in sizes.items():
+        if size > 1:
+            # An axis of an array without a shape has no name, and the lints warn of named axes only.
+            atoms.setdefault(size, (("" if "..." in name else name, size),))
+    for product in products:
+        if all(sizes.get(name, 1) > 1 for name in product):
+            atoms.setdefault(math.prod(sizes[name] for name in product), tuple((name, sizes[name]) for name in product))
+    return atoms
+
+
+def drifts(target: Target, trial: Trial, dims: Mapping[str, Any]) -> list[str]:
+    """Sentences about the arrays of a state that a program returns with another dtype than they had before the call."""
+    if trial.is_plain:
+        return []  # a program that is given neither a record nor an object has no state that could drift
+    lows = (jnp.bfloat16, jnp.float16) if _speaks_of(jnp.bfloat16, trial.jaxpr.jaxpr) else (jnp.bfloat16,)
+    for low, in_records in itertools.product(lows, (True, False)):
+        sentences: list[str] = []
+        prepare = _lowered(target.prepare, sentences, jnp.dtype(low), in_records=in_records)
+        try:
+            again = run_trial(dataclasses.replace(target, prepare=prepare, made={}), trial.assignment, dims)
+        except (Unbuildable, AnnotationError):
+            continue
+        # A trial that fails says nothing: an annotation asks for another dtype, or JAX refuses a carry that drifts.
+        if sentences and again.ok:
+            return sentences
+    return []
+
+
+def _speaks_of(dtype: Any, jaxpr: Any) -> bool:
+    """Whether an operation of a jaxpr results in an array of a dtype."""
+    # Not read off the jaxpr's text: a package that binds JAX's primitives itself may leave out parameters that printing
+    # them needs, and its programs could not be judged.
+    eqns = jaxpr.eqns
+    made = (getattr(var.aval, "dtype", None) == dtype for eqn in eqns for var in eqn.outvars)
+    return any(made) or any(_speaks_of(dtype, inner) for eqn in eqns for _, inner in nested_jaxprs(eqn))
+
+
+def _lowered(
+    prepare: Callable[[Builder], Call], sentences: list[str], low: Any, *, in_records: bool
+) -> Callable[[Builder], Call]:
+    """Makes the target's arguments in a low precision; its function then adds a sentence for each array that drifts."""
+
+    def lowered(builder: Builder) -> Call:
+        function, args, kwargs = prepare(builder)
+
+        def noting(*args: Any, **kwargs: Any) -> Any:
+            before = list(_records((args, kwargs)))
+            dtypes = [_dtypes(record_before) for record_before in before]
+            variables = _dtypes_of_variables(args, kwargs)
+            out = function(*args, **kwargs)
+            for record, old in zip(before, dtypes, strict=True):
+                successors = [_dtypes(successor) for successor in _of_class(out, type(record))]
+                # If one of the records has the old dtypes, it is the successor, and the rest of its class, such as
+                # points that a function returns next to it, are something else.
+                if old not in successors:
+                    sentences.extend(text for new in successors for text in _changes(type(record).__name__, old, new))
+            sentences.extend(_changes("", variables, _dtypes_of_variables(args, kwargs)))
+            return out
+
+        return noting, *_cast((args, kwargs), low, in_records=in_records)
+
+    return lowered
+
+
+def _cast(tree: Any, low: Any, *, in_records: bool) -> Any:
+    def cast(leaf: Any) -> Any:
+        if isinstance(leaf, jax.ShapeDtypeStruct) and leaf.dtype == jnp.result_type(float):
+            return jax.ShapeDtypeStruct(leaf.shape, low)
+        return leaf
+
+    if in_records:  # opened, since an object may hold itself, and `jax.tree.map` would not end
+        return forms.closed(jax.tree.map(cast, forms.opened(tree)))
+    return jax.tree.map(lambda one: one if _is_whole(one) else cast(one), tree, is_leaf=_is_whole)
+
+
+def _is_whole(value: Any) -> bool:
+    return is_object(value) or _is_record(value)
+
+
+def _is_record(value: Any) -> bool:
+    return (
+        not is_object(value) and form_of_value(value) not in (None, TYPEDDICT) and not jax.tree_util.all_leaves([value])
+    )
+
+
+def _records(tree: Any) -> Iterator[Any]:
+    return filter(_is_record, jax.tree.leaves(tree, is_leaf=_is_whole))
+
+
+def _of_class(tree: Any, cls: type) -> Iterator[Any]:
+    leaves = jax.tree.leaves(tree, is_leaf=lambda node: type(node) is cls or is_object(node))
+    return (node for node in leaves if type(node) is cls)
+
+
+def _dtypes(record: Any) -> dict[str, Any]:
+    leaves, _ = jax.tree_util.tree_flatten_with_path(record, is_leaf=is_object)
+    return {jax.tree_util.keystr(path).lstrip("."): leaf.dtype for path, leaf in leaves if is_array(leaf)}
+
+
+def _dtypes_of_variables(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The dtypes of the variables in objects of the program's own classes: a user can mend no layer of a library."""
+    inside = forms.objects_in({**dict(enumerate(args)), **kwargs})
+    own = {path for path, inner in inside if not forms.is_library(type(inner))}
+    shapes = shapes_of(args, kwargs)
+    return {what: shapes[path][1].dtype for path, (what, _) in shapes.items() if path.rpartition(".")[0] in own}
+
+
+def _changes(of: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
+    """A sentence for each array of a successor whose dtype is not its predecessor's, if both have the same arrays."""
+    # A record with other arrays is no successor: it compiles anew whatever its dtypes are.
+    if before.keys() == after.keys():
+        for path, old in before.items():
+            if after[path] != old:
+                name = f"{of} {path}".strip()
+                yield f"{name} goes in as {old} and comes out as {after[path]}: the next call compiles anew"

@@ -1,7 +1,9 @@
-"""Needs: conditions on sizes that a program has beyond its annotations, as data, and assignments that meet them.
+"""Needs: conditions on sizes that a program has beyond its annotations, as data, and sizes that meet them.
 
 Heads divide the width, `k` is at most `n`, an array from outside fixes a dim: each is a *need*. `explaining` finds
-needs by trying them; this file turns a set of needs into sizes and into words.
+needs by trying them. This file turns a set of needs into numbers, into words, and into symbolic sizes that meet the
+needs whatever their free dims are. `h divides n` makes `n` a product `h * n'`, and `k <= n` makes it a sum `k + n'`. A
+trace over these sizes asks no question to which a need is the answer.
 """
 
 from __future__ import annotations
@@ -15,8 +17,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from weft.typecheck.arguments.builder import ITEMS, PRIMES, Assignment
+from weft.typecheck.sizes import polynomials
 from weft.typecheck.sizes.clauses import Clause
-from weft.typecheck.sizes.deciding import otherwise
+from weft.typecheck.sizes.deciding import Question, otherwise, question_of
+from weft.typecheck.sizes.dim import Dim
+from weft.typecheck.sizes.polynomials import Terms, constant, plus, product, replaced
+from weft.typecheck.sizes.space import Space
 
 
 @dataclass(frozen=True)
@@ -77,8 +83,13 @@ class Needs:
         # Of a key that was tried at a few sizes only, these sizes are told. Its divisors and bounds are not: they were
         # guessed at these sizes.
         unknown, counted = dict(self.among), dict(self.counts)
+        alike = self.alike if self.of_one_shape else ()
+        # The owner of a nameless axis is an array without a shape, or the `...` of a shape.
+        parts = [key.partition("....") for pair in alike for key in reversed(pair)]
+        arrays = dict.fromkeys(array if dots else array_of(array.rpartition(".")[0]) for array, dots, _ in parts)
         yield from (
-            *self._merged_in_words(),
+            *(f"{key} = {root}" for key, root in self.merged if (key, root) not in alike),
+            *([f"{' and '.join(arrays)} are of one shape"] if arrays else []),
             *(f"{array_of(key)} is of {axes(rank)}" for key, rank in self.ranks),
             *(f"{factor} divides {key}" for key, factor in self.multiples if key not in unknown),
             *(f"{factor}*{times} divides {key}" for key, factor, times in self.products if key not in unknown),
@@ -130,14 +141,6 @@ class Needs:
         """Whether the needs leave every key many sizes: they fix none, and limit none to the sizes tried."""
         return not (self.equal or self.among)
 
-    def _merged_in_words(self) -> Iterator[str]:
-        """The keys that have the same size, in words."""
-        alike = self.alike if self.of_one_shape else ()
-        yield from (f"{key} = {root}" for key, root in self.merged if (key, root) not in alike)
-        if alike:
-            arrays = dict.fromkeys(_array_with(key) for key, root in alike for key in (root, key))
-            yield f"{' and '.join(arrays)} are of one shape"
-
     def allows(self, sizes: Mapping[str, int]) -> bool:
         """Whether sizes meet all of the needs, as far as the sizes are known."""
 
@@ -170,12 +173,6 @@ def array_of(key: str) -> str:
 def axes(rank: int) -> str:
     """A number of axes in words."""
     return "1 axis" if rank == 1 else f"{rank} axes"
-
-
-def _array_with(key: str) -> str:
-    """The words for the owner of a nameless axis: an array without a shape, or the `...` of a shape."""
-    array, dots, _ = key.partition("....")
-    return array if dots else array_of(key.rpartition(".")[0])
 
 
 def length_of(place: str) -> str:
@@ -333,3 +330,110 @@ def closed(merged: Mapping[str, str]) -> dict[str, str]:
         return root(merged[key], *seen, key) if key in merged else key
 
     return {key: root(key) for key in merged}
+
+
+@dataclass
+class Written:
+    """The size of each key, as a polynomial over free dims.
+
+    Attributes:
+        terms: the polynomial of each key.
+        numbers: the number of each free dim at the given sizes.
+        least: the smallest size that each free dim has.
+        back: the free dims that are no keys, each as a polynomial over keys.
+        parts: the free dims that are a key divided by a number, as (key, number).
+    """
+
+    terms: dict[str, Terms] = field(default_factory=dict[str, Terms])
+    back: dict[str, Terms] = field(default_factory=dict[str, Terms])
+    numbers: dict[str, int] = field(default_factory=dict[str, int])
+    least: dict[str, int] = field(default_factory=dict[str, int])
+    parts: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
+
+    def at(self, numbers: Mapping[str, int]) -> dict[str, int]:
+        """The size of each key, where the free dims have the given numbers."""
+        return {key: polynomials.value(terms, numbers) for key, terms in self.terms.items()}
+
+    def of_keys(self, question: Question) -> Question:
+        """A question about free dims, rewritten as a question about keys, which a reader knows."""
+        terms = dict(question.terms)
+        for name, (key, times) in self.parts.items():
+            if any(name in monomial for monomial in terms) and all(monomial.count(name) < 2 for monomial in terms):
+                # `6 * n'` is `n`, since 6 divides `n`. A report with `6 * (n // 6)` would ask more of a reader.
+                terms = {
+                    tuple(key if one == name else one for one in monomial): number * (1 if name in monomial else times)
+                    for monomial, number in terms.items()
+                }
+                common = math.gcd(*terms.values())
+                terms = {monomial: number // common for monomial, number in terms.items()}
+        return question_of(question.is_order, replaced(terms, self.back.get))
+
+    def dims(self, numbers: Mapping[str, int], space: Space) -> dict[str, Any]:
+        """The keys' sizes in a new trace over a space, in which the free dims have the given numbers."""
+        space.begin(numbers, self.least)
+        return {
+            key: Dim(space, terms) if polynomials.dims_of(terms) else polynomials.value(terms, {})
+            for key, terms in self.terms.items()
+        }
+
+
+def written_under(needs: Needs, sizes: Mapping[str, int], plain: Collection[str]) -> Written:
+    """The keys' sizes as polynomials that meet the needs.
+
+    Args:
+        needs: the needs.
+        sizes: sizes of all keys that meet the needs.
+        plain: keys that stay plain numbers, in addition to those that needs fix.
+    """
+    written = Written()
+    numbers = {*plain, *dict(needs.equal), *dict(needs.among), *dict(needs.counts)}
+    of_products = {key: tuple(factors) for key, *factors in needs.products}
+
+    def free(name: str, number: int, least: int) -> Terms:
+        written.numbers[name], written.least[name] = number, least
+        return {(name,): 1}
+
+    def size_of_number(key: str) -> Terms:
+        written.terms[key] = constant(sizes[key])
+        return written.terms[key]
+
+    def size(key: str, above: tuple[str, ...] = ()) -> Terms:
+        if key in written.terms:
+            return written.terms[key]
+        # Needs in a circle (`a <= b`, `b <= a`) have no polynomial over free dims, so one of the keys stays a number.
+        if key in numbers or key in above or not isinstance(sizes[key], int):
+            return size_of_number(key)
+        every = (*needs.divisors(key), *of_products.get(key, ()))
+        factors = [factor for factor in every if isinstance(factor, int) or factor in sizes]
+        least = dict(needs.least).get(key, 1)
+        below = next(((small, factor) for small, big, factor in needs.order if big == key and small in sizes), None)
+        if factors:
+            whole: Terms = {(): math.lcm(*(factor for factor in factors if isinstance(factor, int)))}
+            for other in (size(factor, (*above, key)) for factor in factors if isinstance(factor, str)):
+                # A multiple of both: the larger one if the other divides it, else their product.
+                if polynomials.divided(whole, other)[1]:
+                    whole = other if not polynomials.divided(other, whole)[1] else product(whole, other)
+            number = polynomials.value(whole, written.numbers)
+            if sizes[key] % number:
+                return size_of_number(key)  # two divisors share a factor, which their product would count twice
+            terms = product(whole, free(f"{key}'", sizes[key] // number, 1))
+            written.back[f"{key}'"] = polynomials.quotient({(key,): 1}, replaced(whole, written.back.get))
+            if whole.keys() == {()}:
+                written.parts[f"{key}'"] = key, whole[()]
+        elif below is not None and below[0] not in above:
+            # Only the first order of a key is built in: a sum cannot exceed two unrelated sizes at once. The others
+            # stay questions.
+            small = product(constant(below[1]), size(below[0], (*above, key)))
+            margin = int((below[0], key) in needs.strict)
+            # A strict order leaves a rest of 1 or more: `k < n` is `n = k + n'` with `n' >= 1`.
+            rest = sizes[key] - polynomials.value(small, written.numbers)
+            terms = plus(small, free(f"{key}'", max(rest, margin), margin))
+            written.back[f"{key}'"] = plus({(key,): 1}, replaced(small, written.back.get), -1)
+        else:
+            terms = free(key, sizes[key], least)
+        written.terms[key] = terms
+        return terms
+
+    for key in sizes:
+        size(key)
+    return written

@@ -1,24 +1,28 @@
-"""Preconditions on sizes, read off the last questions of a failing trace.
+"""Needs to try for a failing trial: read off the last questions of its trace, or about numbers of axes and of items.
 
 A failing trial is traced once more over symbolic sizes. It failed because of the answer to one of the last questions:
 `d % heads = 0`, `k <= n`, `n = m`. So each of these with its other answer is a condition under which the program may
 hold, and no other condition has to be guessed. Which conditions count as preconditions depends on who refused: a guard
 of the program may ask anything of sizes; JAX may ask for divisors and for sizes that are large enough. Two dims with
 names of their own are never made equal because the code forces them to be.
+
+Numbers of axes and of items are no sizes, and no question of a trace shows them. They are gone through one after the
+other.
 """
 
 from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 
+from weft.core.edge import names
+from weft.typecheck.proofs.frames import is_of_jax
 from weft.typecheck.proofs.needs import Needs, closed
-from weft.typecheck.proofs.notes import Keys
-from weft.typecheck.proofs.options import at_guard
-from weft.typecheck.proofs.trial import Trial
-from weft.typecheck.proofs.whose import is_of_jax
+from weft.typecheck.proofs.trial import Keys, Trial, at_guard, items_of, takes_apart
+from weft.typecheck.proofs.violations import UNPAIRED, numbers_in, says
 from weft.typecheck.sizes.clauses import Clause
 from weft.typecheck.sizes.deciding import Question, question_of
 from weft.typecheck.sizes.polynomials import (
@@ -32,6 +36,103 @@ from weft.typecheck.sizes.polynomials import (
     product,
     without_common,
 )
+
+# The numbers of axes that are tried, the likeliest first.
+_RANKS = (1, 2, 0, 3, 4)
+# The most axes of a `...`.
+_MOST_DOTS = 3
+
+
+def of_no_size(trial: Trial, needs: Needs) -> Iterator[Needs]:
+    """The needs with one more that is about numbers of axes or of items, whichever questions the trace asked."""
+    # What takes an argument apart takes a fixed number of axes, or of items.
+    for rule in (_ranks,) if takes_apart(trial) else (_one_dots, _one_shape, _items, _ranks):
+        yield from rule(trial, needs)
+
+
+def _one_shape(trial: Trial, needs: Needs) -> Iterator[Needs]:
+    """The needs that all arrays without a shape in their annotations have one shape, or one number of axes."""
+    keys = [key for key in trial.keys.unnamed if isinstance(trial.assignment.sizes.get(key), int)]
+    names = dict.fromkeys(key.rpartition(".")[0] for key in keys)
+    open_ranks = {key: rank.axes for key, rank in trial.ranks.items() if rank.is_unnamed}
+    if needs.merged or not open_ranks:
+        return
+    together = tuple(
+        (f"{name}.{axis}", f"{next(iter(names))}.{axis}")
+        for name in list(names)[1:]
+        for axis in range(max(open_ranks.values()))
+        if {f"{name}.{axis}", f"{next(iter(names))}.{axis}"} <= set(keys)
+    )
+    if together:
+        yield dataclasses.replace(needs, merged=together, alike=together)
+    for rank in (1, 2, 0) if len(open_ranks) > 1 and not needs.ranks else ():
+        if set(open_ranks.values()) != {rank}:
+            yield dataclasses.replace(needs, ranks=tuple((key, rank) for key in open_ranks))
+
+
+def _one_dots(trial: Trial, needs: Needs) -> Iterator[Needs]:
+    """The needs that the `...` of two arrays, or of all arrays, stand for the same axes.
+
+    A `...` binds nothing, but the author of `"batch ... d"`, written twice, may mean the same axes.
+    """
+    dots = [key for key, rank in trial.ranks.items() if rank.is_unnamed and key.endswith("]")]
+    groups = [*itertools.combinations(dots, 2), *([tuple(dots)] if len(dots) > 2 else [])]
+    for first, *rest in groups if not needs.merged else ():
+        together = tuple((f"{one}.{axis}", f"{first}.{axis}") for one in rest for axis in range(_MOST_DOTS))
+        yield dataclasses.replace(needs, merged=together, alike=together)
+
+
+def _items(trial: Trial, needs: Needs) -> Iterator[Needs]:
+    """The needs with two collections of the same length, or with a size that is the length of a collection.
+
+    A grid has a size for each axis, and its points as many coordinates; an annotation `tuple[int, ...]` cannot say so.
+    """
+    sizes = {key: size for key, size in trial.assignment.sizes.items() if isinstance(size, int)}
+    lengths = items_of(trial.assignment, trial.options.counts)
+    free = [place for place in lengths if place not in dict(needs.items)]
+    # The need was found where all collections have the same length, so the size may be another collection's.
+    for key, place in needs.counts:
+        rest = tuple(count for count in needs.counts if count[0] != key)
+        others = (further for further in free if lengths[further] != lengths[place])
+        yield from (dataclasses.replace(needs, counts=(*rest, (key, further))) for further in others)
+    unlike = [(first, second) for first in free for second in free if lengths[first] != lengths[second]]
+    # The collection whose length was varied differs from all others: one of these, or all, must follow it.
+    unlike.sort(key=lambda pair: sum(length == pair[1] for _, length in unlike), reverse=True)
+    yield from (needs.plus(items=pair) for pair in unlike)
+    if len(unlike) > 2:
+        leading = unlike[0][1]
+        together = tuple(pair for pair in unlike if pair[1] == leading)
+        yield dataclasses.replace(needs, items=(*needs.items, *together))
+    of_items = bool(trial.guard) or says(str(trial.error), UNPAIRED)
+    for key in trial.spoken_of or sizes:
+        for place in free:
+            if (
+                (of_items or {sizes[key], lengths[place]} <= trial.mentioned)
+                and key not in dict(needs.equal)
+                and sizes[key] != lengths[place]
+            ):
+                yield needs.plus(equal=(key, lengths[place]), counts=(key, place))
+
+
+def _ranks(trial: Trial, needs: Needs) -> Iterator[Needs]:
+    """The needs that a `*name`, a `...` or an array without a shape has another number of axes.
+
+    A name such as `*batch` promises any number of axes. Only a guard, an array without a shape, or a record that writes
+    the name for other users may ask for a certain number.
+    """
+    for key, (rank, is_unnamed, of_record) in trial.ranks.items():
+        if key in dict(needs.ranks) or not (is_unnamed or trial.guard or of_record):
+            continue
+        # A record's `*name` may be there for users who map over a batch of records, so a single record comes first.
+        ranks = sorted(_RANKS) if of_record else _RANKS
+        # The author of a `...` expects axes there, so no axes at all are tried only if a guard asks for them.
+        needless = 0 if key.endswith("]") and not trial.guard else rank
+        # JAX's error may name two numbers of axes that disagree.
+        told = numbers_in(str(trial.error).partition(names.UNLIKE_RANKS)[2])[:2] if is_of_jax(trial.error) else []
+        of_error = [rank + max(told) - min(told)] if told else []
+        others = (one for one in dict.fromkeys((*ranks, *of_error)) if one not in (rank, needless))
+        yield from (needs.plus(ranks=(key, other)) for other in others)
+
 
 # The number of last questions that are read. Several, since comparing two shapes asks a question for each axis.
 _LAST = 12
@@ -80,7 +181,8 @@ class _Reader:
                 ordered = at_least(question, wanted, self.needs)
                 if ordered.asked == self.needs.asked:
                     yield ordered
-                elif self.trial.guard or not _is_bound(terms, wanted):
+                # JAX refuses sizes that are too small, never too large: of its orders an upper bound is none.
+                elif self.trial.guard or any((terms[one] > 0) is not wanted for one in terms if one):
                     yield self._clause(question, wanted)
         elif wanted:
             yield from self._equal(question, terms)
@@ -188,13 +290,10 @@ class _Reader:
             if all(isinstance(factor, str) for factor in (*by, *of)) and len(by) + (times > 1) <= 2:
                 # The last axes are tried first: they are those of features, which programs divide into parts.
                 for key in reversed(list(dict.fromkeys(of))):
-                    yield self._multiple(key, times, by)
+                    factors = (key, *([times] if times > 1 or not by else ()), *by)
+                    yield self.needs.plus(**{"products" if len(factors) > 2 else "multiples": factors})
                 return
         yield self._clause(question_of(False, {(Atom("%", frozen(dividend), frozen(divisor)),): 1}), True)
-
-    def _multiple(self, key: str, times: int, by: Monomial) -> Needs:
-        factors = (*([times] if times > 1 or not by else ()), *by)
-        return self.needs.plus(**{"products" if len(factors) > 1 else "multiples": (key, *factors)})
 
 
 def equation_of(question: Question) -> tuple[tuple[str, str] | None, tuple[str, int] | None]:
@@ -232,11 +331,6 @@ def at_least(question: Question, answer: bool, needs: Needs) -> Needs:
     return dataclasses.replace(needs, asked=(*needs.asked, Clause(((question, answer),))))
 
 
-def _is_bound(terms: Terms, is_less: bool) -> bool:
-    """Whether an order is an upper bound on sizes; JAX refuses sizes that are too small, never too large."""
-    return all((factor > 0) is is_less for monomial, factor in terms.items() if monomial)
-
-
 def _single(terms: Terms) -> str | None:
     """The key of a polynomial that is a key plus a number."""
     names = [monomial for monomial in terms if monomial]
@@ -248,8 +342,8 @@ def may_merge(first: str, second: str, keys: Keys) -> bool:
 
     They may not if one scope uses both names, or if they differ in the instance that is proved. Where a function shares
     names with the Modules that it is given, its names are meant to agree with theirs. A name that no Module has may
-    still be another name of a Module's dim, but not if it is the leading axis of an array, the batch, which no Module
-    has a dim for.
+    still be another name of a Module's dim. The leading axis of an array is not: it is the batch, which no Module has a
+    dim for.
     """
     if keys.scopes_of(first) & keys.scopes_of(second):
         return False

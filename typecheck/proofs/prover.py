@@ -13,32 +13,28 @@ fails, and the `outer-product` lint warns of a promotion that pairs a dim with i
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from weft.core.edge import names
 from weft.typecheck.arguments.builder import Unbuildable, Unwritten
 from weft.typecheck.arguments.generalise import generalise
-from weft.typecheck.arguments.uses import IN_A_TEXT
+from weft.typecheck.arguments.parameters import IN_A_TEXT
 from weft.typecheck.errors import AnnotationError, InternalError
 from weft.typecheck.proofs.beyond import NOT_ABSTRACT, beyond_annotations
-from weft.typecheck.proofs.budget import USUAL, Budget
-from weft.typecheck.proofs.drift import drifts
-from weft.typecheck.proofs.endless import Endless
-from weft.typecheck.proofs.following import listening
-from weft.typecheck.proofs.lints import lint
+from weft.typecheck.proofs.explaining import USUAL, Budget
+from weft.typecheck.proofs.frames import Endless, is_of_jax, listening
+from weft.typecheck.proofs.lints import drifts, lint
 from weft.typecheck.proofs.needs import DEALS, Needs, assignment_for
-from weft.typecheck.proofs.options import argument_of
 from weft.typecheck.proofs.programs import program_of
-from weft.typecheck.proofs.report import Cause, Contract, Finding, Report, Verdict
+from weft.typecheck.proofs.report import Cause, Contract, Finding, Report, Verdict, findings_of, in_names, shown
 from weft.typecheck.proofs.search import Outcome, Search
-from weft.typecheck.proofs.shown import findings_of, in_names, shown
 from weft.typecheck.proofs.targets import names_taken, targets_of
-from weft.typecheck.proofs.trial import Target, Trial, one_at_a_time
-from weft.typecheck.proofs.watched import forget_closures
-from weft.typecheck.proofs.whose import is_of_jax
-from weft.typecheck.proofs.wording import first_line
+from weft.typecheck.proofs.tracing import Target, one_at_a_time
+from weft.typecheck.proofs.trial import Trial, argument_of
+from weft.typecheck.proofs.violations import first_line
+from weft.typecheck.proofs.watch import forget_closures
 
 
 def verify(
@@ -81,22 +77,13 @@ def verify(
     proofs = proofs_of(thing, args or {}, dims or {}, Budget(trials, seconds))
     with listening():
         report = Report(tuple(proof.contract() for proof in proofs), strict)
-    _refuse_unknown(dims or {}, [proof.met for proof in proofs])
+    # A misspelled name in `dims` would be kept fixed by nothing, and the report would read as if it had been.
+    met = set[str]().union(*(proof.met for proof in proofs))
+    unknown = sorted((dims or {}).keys() - {name for key in met for name in (key, key.rpartition(".")[2])})
+    if unknown and all(proof.met for proof in proofs):  # else more sizes may have been there
+        there_are = ", ".join(sorted(met))
+        raise AnnotationError(f"dims={{{unknown[0]!r}: ...}}: nothing has a size of that name; there are {there_are}")
     return report
-
-
-def _refuse_unknown(dims: Mapping[str, int], met: Sequence[set[str]]) -> None:
-    """Refuses a name in `dims` that no size has, if every proof has met its sizes.
-
-    Raises:
-        AnnotationError: naming the sizes that there are.
-    """
-    # A misspelled name would be kept fixed by nothing, and the report would read as if it had been.
-    known = {name for keys in met for key in keys for name in (key, key.rpartition(".")[2])}
-    unknown = sorted(dims.keys() - known)
-    if unknown and all(met):
-        sizes = ", ".join(sorted(set[str]().union(*met)))
-        raise AnnotationError(f"dims={{{unknown[0]!r}: ...}}: nothing has a size of that name; there are {sizes}")
 
 
 @dataclass(frozen=True)
@@ -236,18 +223,14 @@ def target_instead(target: Target, wrong: Sequence[Trial]) -> Target | None:
     # function that needs their numbers is proved with the arrays that there are.
     if wrong and target.instead is not None and isinstance(wrong[0].error, NOT_ABSTRACT):
         return target.instead
-    axis = _missing_axis(wrong)
+    # A program with `jax.lax.psum(x, "i")` is meant to run inside of a transform with an axis `i`.
+    errors = (str(trial.error) for trial in wrong if isinstance(trial.error, NameError))
+    # JAX goes on with a full stop, and a layer's error with the next line.
+    words = (error.partition(names.UNBOUND_AXIS)[2].split(maxsplit=1)[:1] for error in errors)
+    axis = next((word.rstrip(".") for first in words for word in first), None)
     if axis is not None and axis not in target.axes:
         return dataclasses.replace(target, axes=(*target.axes, axis))
     return None
-
-
-def _missing_axis(failed: Iterable[Trial]) -> str | None:
-    """The named axis that a program asks for: one with `jax.lax.psum(x, "i")` is meant to run inside of a transform."""
-    errors = (str(trial.error) for trial in failed if isinstance(trial.error, NameError))
-    # JAX goes on with a full stop, and a layer's error with the next line.
-    words = (error.partition(names.UNBOUND_AXIS)[2].split(maxsplit=1)[:1] for error in errors)
-    return next((word.rstrip(".") for first in words for word in first), None)
 
 
 def _failed(target: Target, search: Search, outcome: Outcome) -> Contract:

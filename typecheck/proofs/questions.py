@@ -17,15 +17,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from weft.typecheck.arguments.builder import Unbuildable
-from weft.typecheck.proofs.changing import changed
 from weft.typecheck.proofs.explaining import Explainer
-from weft.typecheck.proofs.options import at_guard
+from weft.typecheck.proofs.frames import is_of_jax, is_users
+from weft.typecheck.proofs.needs import Written, written_under
 from weft.typecheck.proofs.preconditions import at_least
-from weft.typecheck.proofs.trial import DTYPE_NAMES, Trial
-from weft.typecheck.proofs.under_needs import Written, written_under
-from weft.typecheck.proofs.variations import Results
-from weft.typecheck.proofs.whose import is_of_jax, is_users
-from weft.typecheck.proofs.wording import in_short
+from weft.typecheck.proofs.trial import DTYPE_NAMES, Trial, at_guard
+from weft.typecheck.proofs.variations import Results, changed
+from weft.typecheck.proofs.violations import in_short
 from weft.typecheck.sizes.clauses import Answer, Clause, with_clause
 from weft.typecheck.sizes.deciding import Question, is_impossible, otherwise, question_of
 from weft.typecheck.sizes.polynomials import constant, dims_of, plus
@@ -61,7 +59,14 @@ class Answers:
 
 def answer(explainer: Explainer, results: Results, answers: Answers) -> None:
     """Tries the questions of each variant of a program both ways; adds failures and needs to `results`."""
-    variants = {(_deciding(trial), tuple(trial.assignment.ranks.items())): trial for trial in reversed(results.passed)}
+    variants: dict[Any, Trial] = {}
+    for trial in reversed(results.passed):
+        # The options and numbers of axes that may decide which sizes it asks for. A dtype may, where the program reads
+        # one.
+        options, ranks = trial.assignment.options.items(), trial.assignment.ranks.items()
+        by_dtype = not DTYPE_NAMES.isdisjoint(trial.names)
+        variant = (one for one in options if by_dtype or not one[0].endswith(" arrays"))
+        variants[tuple(variant), tuple(ranks)] = trial
     # The first of the trials goes first: where not all variants can be followed, the usual options are.
     new = [trial for variant, trial in variants.items() if variant not in answers.variants]
     answers.variants |= variants.keys()
@@ -73,12 +78,6 @@ def answer(explainer: Explainer, results: Results, answers: Answers) -> None:
             _Variant(explainer, results, trial, answers, answers.seen).answer()
     first = results.passed[0].assignment.sizes
     answers.free = {key: None for key in answers.free if key in first and key not in answers.sampled}
-
-
-def _deciding(trial: Trial) -> tuple[tuple[str, int], ...]:
-    """The options of a trial that may decide which sizes it asks for. A dtype does only where the program reads one."""
-    by_dtype = not DTYPE_NAMES.isdisjoint(trial.names)
-    return tuple(one for one in trial.assignment.options.items() if by_dtype or not one[0].endswith(" arrays"))
 
 
 @dataclass
@@ -128,7 +127,11 @@ class _Variant:
                 pinned = set(keys) - plain
             for key in keys:
                 if key in pinned:
-                    self.answers.sampled.setdefault(key, why or _why_sampled(space, self.written, key))
+                    # The program's line that read the number of the key, unless a library read it.
+                    read = (at for name, at in space.pinned.items() if name in dims_of(self.written.terms[key]))
+                    file, line = next(read, ("", 0))
+                    by_program = f"the program reads its number at line {line}" if file and is_users(file) else ""
+                    self.answers.sampled.setdefault(key, why or by_program)
             if not pinned:
                 return None
             plain |= pinned
@@ -229,7 +232,8 @@ class _Variant:
                 return None
             behind = asked.way if asked.own else asked.behind
             way = [asked.answer, *((question, not answer) for question, answer in behind), *turned]
-            is_few = not asked.own and all(q.dims.isdisjoint(asked.answer[0].dims) for q, _ in _answers_of_own(space))
+            own = (question for question, (_, _, own) in space.asked.items() if own)
+            is_few = not asked.own and all(question.dims.isdisjoint(asked.answer[0].dims) for question in own)
             if self._tried_at(sizes, way, own=asked.own, is_few=is_few):
                 self.answers.open.setdefault(asked.words(self.written))
             return None
@@ -256,7 +260,10 @@ class _Variant:
         """
         results, written = self.results, [(self.written.of_keys(question), answer) for question, answer in way]
         key = None if written[0][1] else _is_one(written[0][0])
-        few = is_few and (_is_least(*written[0]) or (key is not None and not self._holds_at_two(key, plain)))
+        few = is_few and _is_least(*written[0])
+        if is_few and not few and key is not None and key in plain.assignment.sizes:
+            # A failure at size 1 that is none at size 2 is one of size 1 alone, as with a squeezed axis.
+            few = not self.explainer.attempt(changed(plain, sizes={key: 2})).ok
         is_behind = not own and len(written) > 1
         divides = written[0][1] and written[0][0].remainder is not None and is_of_jax(plain.error)
         refused = plain.guard or key or written[0][0].is_order or is_behind or divides
@@ -272,10 +279,6 @@ class _Variant:
             results.needs = dataclasses.replace(results.needs, asked=with_clause(results.needs.asked, clause))
         elif (key, 2) not in results.needs.least:
             results.needs = results.needs.plus(least=(key, 2))
-
-    def _holds_at_two(self, key: str, plain: Trial) -> bool:
-        """Whether the trial holds at size 2, so that a failure is one of size 1 alone, as with a squeezed axis."""
-        return key not in plain.assignment.sizes or self.explainer.attempt(changed(plain, sizes={key: 2})).ok
 
 
 @dataclass(frozen=True)
@@ -318,10 +321,6 @@ class _Asked:
         return written.of_keys(question).said(not answer)
 
 
-def _answers_of_own(space: Space) -> frozenset[Answer]:
-    return frozenset((question, answered) for question, (answered, _, own) in space.asked.items() if own)
-
-
 def _is_one(question: Question) -> str | None:
     """The dim of a question that is true at size 1 alone, such as `n = 1` or `n < 2`; None for any other question."""
     if len(question.dims) != 1:
@@ -342,9 +341,3 @@ def _is_least(question: Question, answer: bool) -> bool:
         and isinstance(monomial[0], str)
         and dict(question.terms).get((), 0) < -1
     )
-
-
-def _why_sampled(space: Space, written: Written, key: str) -> str:
-    """The reason why a key was sampled: the program's line that read its number; empty if a library did."""
-    file, line = next((at for name, at in space.pinned.items() if name in dims_of(written.terms[key])), ("", 0))
-    return f"the program reads its number at line {line}" if file and is_users(file) else ""

@@ -1,8 +1,8 @@
 """The search of a proof: trials at several assignments of sizes, and, where one fails, the needs that explain it.
 
-The search first looks for a trial that holds, by needs (`explaining`) and other options. Then it varies options,
-classes and numbers of axes (`variations`). At last it tries both answers to each question that the program asks of its
-sizes (`questions`).
+The search first looks for a trial that holds, by needs (`explaining`) and other options. Then it varies options and
+classes (`variations`), and the number of axes of each `*name` and `...`. At last it tries both answers to each question
+that the program asks of its sizes (`questions`).
 """
 
 from __future__ import annotations
@@ -15,15 +15,24 @@ from typing import Any
 
 from weft.typecheck.arguments.builder import Assignment, Unbuildable
 from weft.typecheck.errors import AnnotationError
-from weft.typecheck.proofs.budget import Budget, Exhausted
-from weft.typecheck.proofs.explaining import Explainer
-from weft.typecheck.proofs.needs import DEALS, Deal, Needs, ascending
-from weft.typecheck.proofs.options import argument_of, at_guard, is_class, leaves_kinds_open, phrases
+from weft.typecheck.proofs.explaining import Budget, Exhausted, Explainer
+from weft.typecheck.proofs.needs import DEALS, Deal, Needs, array_of, ascending, axes, written_under
 from weft.typecheck.proofs.questions import Answers, answer
-from weft.typecheck.proofs.ranks import vary_ranks
-from weft.typecheck.proofs.trial import Target, Trial
-from weft.typecheck.proofs.under_needs import written_under
-from weft.typecheck.proofs.variations import Results, is_inert, vary_classes, vary_options, vary_together, with_option
+from weft.typecheck.proofs.tracing import Target
+from weft.typecheck.proofs.trial import Trial, argument_of, at_guard, is_class, leaves_kinds_open, phrases
+from weft.typecheck.proofs.variations import (
+    Results,
+    change_of,
+    changed,
+    goes_with,
+    is_excused_by_nothing,
+    is_inert,
+    options_of_fields,
+    vary_classes,
+    vary_options,
+    vary_together,
+    with_option,
+)
 
 
 @dataclass(frozen=True)
@@ -51,13 +60,6 @@ class Outcome:
     doubtful: tuple[Trial, ...] = ()
     answers: Answers = field(default_factory=Answers)
     in_pairs: bool = False
-
-
-def _is_past_the_joined(nearest: Trial, further: Trial) -> bool:
-    """Whether a trial with joined sizes fails later than the trial without, and not of these sizes."""
-    joined = {*further.assignment.merged, *further.assignment.merged.values()}
-    is_later = further.progress > nearest.progress and further.place != nearest.place
-    return is_later and joined.isdisjoint(further.spoken_of)
 
 
 # How often options are varied anew, as the program has asked for further ones.
@@ -163,15 +165,19 @@ class Search(Explainer):
     def _started(self, base: Trial) -> tuple[Trial, Needs] | None:
         """The options and needs under which a failing trial holds; None, with the failure noted, if there are none.
 
-        The ways are tried in order, those that assume least first: other options with their needs; needs with the usual
-        options; other kinds of values for the trial that got furthest; needs behind a guard that a trial has passed;
-        records that do not share dims.
+        The ways that assume least are tried first. Other options come with their needs, and then needs with the usual
+        options. Other kinds of values follow, for the trial that got furthest. Needs behind a guard that a trial has
+        passed are next. Records that do not share dims are the last way.
         """
         self.pending = first = base
         varied = self.with_options_in_rounds(base)
         needs = Needs() if varied.ok else self.explain(varied, Needs(), ascending)
         if needs is not None:
-            base = self._as_usual(base, varied, needs)
+            usual = None
+            if varied is not base and needs != Needs():  # the usual options may hold under these needs, too
+                with contextlib.suppress(Unbuildable):
+                    usual = self.with_needs(base, needs, ascending)
+            base = usual if usual is not None and usual.ok else varied
             self.results.notes += self._chosen(base, needs)
         elif varied is not base:
             needs = self.explain(base, Needs(), ascending)
@@ -210,19 +216,15 @@ class Search(Explainer):
         further = self.furthest
         # But a trial with joined sizes, or with records that do not share dims, is no trial of what annotations say,
         # unless what fails there is about other sizes: then a right program has to join these as well.
-        joined = further is not None and further.joins_dims and not _is_past_the_joined(nearest, further)
+        joined = False
+        if further is not None and further.joins_dims:
+            merged = {*further.assignment.merged, *further.assignment.merged.values()}
+            is_later = further.progress > nearest.progress and further.place != nearest.place
+            joined = not is_later or not merged.isdisjoint(further.spoken_of)
         blamed = nearest if further is None or joined or further.assignment.names_per_record else further
         if blamed.error is not None and not blamed.guard and self.ran_through is not None:
             return self.ran_through  # the program ran to its end, and only its result is wrong
         return blamed
-
-    def _as_usual(self, base: Trial, varied: Trial, needs: Needs) -> Trial:
-        """The trial with the usual options if it holds under the needs that `varied` has, else `varied`."""
-        if varied is not base and needs != Needs():
-            with contextlib.suppress(Unbuildable):
-                usual = self.with_needs(base, needs, ascending)
-                return usual if usual.ok else varied
-        return varied
 
     def _dealt(self, base: Trial, needs: Needs, deals: Iterable[Deal]) -> bool:
         """Tries every deal of sizes, and adds needs where a deal fails; whether the trial then holds at all of them."""
@@ -287,3 +289,93 @@ class Search(Explainer):
 
 # The endings of places where an argument may be left out, or be None.
 _LEFT_OUT = (" given", " present")
+
+
+def vary_ranks(explainer: Explainer, results: Results) -> None:
+    """Tries other numbers of axes for each variadic name; for arrays without a shape together if each fails alone."""
+    base = results.passed[0]
+    if results.needs.of_one_shape:
+        # The `...` of several arrays, which have the same shape, change at once.
+        dots = {key.rpartition(".")[0] for pair in results.needs.alike for key in pair} & base.ranks.keys()
+        for count in (0, 2) if dots and all(key.endswith("]") for key in dots) else ():
+            with contextlib.suppress(Unbuildable):
+                trial = _of_ranks(explainer, base, dict.fromkeys(dots, count))
+                if trial.ok:
+                    results.passed.append(trial)
+                else:
+                    results.notes.append(f"{array_of(min(dots))} is not of {axes(count)}{at_guard(trial)}")
+        return
+    alone: dict[str, list[str]] = {}
+    for key, (rank, is_unnamed, _) in base.ranks.items():
+        if any(one == key for one, _ in results.needs.ranks):
+            continue
+        if is_unnamed and _speaks_of_axes(results.needs, key):
+            # The needs name axes of this array by number, which has a meaning for this many axes alone.
+            results.needs = results.needs.plus(ranks=(key, rank))
+            continue
+        notes = _other_ranks(explainer, results, key)
+        if notes:
+            alone[key] = notes
+    # Two arrays without a shape that are added need the same number of axes, so another number for one of them fails.
+    together = [key for key in alone if len(alone[key]) > 1 and base.ranks[key][:2] == (2, True)]
+    if len(together) > 1:
+        with contextlib.suppress(Unbuildable):
+            trials = [_of_ranks(explainer, base, dict.fromkeys(together, other)) for other in (0, 1)]
+            if all(trial.ok for trial in trials):
+                results.passed += trials
+                alone = {key: notes for key, notes in alone.items() if key not in together}
+                results.notes.append(f"{' and '.join(map(array_of, together))} have the same number of axes, 2 at most")
+    results.notes += [note for notes in alone.values() for note in notes]
+
+
+def _other_ranks(explainer: Explainer, results: Results, key: str) -> list[str]:
+    """Tries other numbers of axes for one variadic name, and says in words which of them the program does not take."""
+    base = results.passed[0]
+    rank, is_unnamed, _ = base.ranks[key]
+    compared = explainer.target.compared_ranks
+    # A body that compares `x.ndim` with 4 may branch there, so the numbers next to those that it writes are tried, too.
+    further = sorted(number + offset for number in compared for offset in (-1, 0, 1))
+    others = dict.fromkeys((0, 2, 1, *(number for number in further if number > 2)))
+    holding, refused = {rank}, dict[int, Trial]()
+    for count in others:
+        if count == rank or results.failed:
+            continue
+        try:
+            trial = _of_ranks(explainer, base, {key: count})
+        except Unbuildable:
+            continue
+        if trial.ok:
+            results.passed.append(trial)
+            holding.add(count)
+        elif (
+            trial.guard
+            or (is_unnamed and not is_excused_by_nothing(explainer, trial))
+            or (count == 0 and trial.error is not None)
+            or goes_with(explainer, base, change_of(ranks={key: count}), options_of_fields(base))
+        ):
+            refused[count] = trial
+        else:
+            results.failed.append(trial)
+    # Fewer axes are refused: the refused numbers are told one by one, since more axes held.
+    if refused and max(refused) < max(holding):
+        return [f"{array_of(key)} is not of {axes(count)}{at_guard(trial)}" for count, trial in refused.items()]
+    if refused:  # more axes than those that held were refused, so the numbers that held are told
+        *few, last = [str(number) for number in sorted(holding)]
+        said = f"{', '.join(few)} or {last} axes" if few else axes(int(last))
+        return [f"{array_of(key)} is of {said}{at_guard(refused[max(refused)])}"]
+    return []
+
+
+def _of_ranks(explainer: Explainer, base: Trial, ranks: Mapping[str, int]) -> Trial:
+    return explainer.attempt(changed(base, ranks=ranks))
+
+
+def _speaks_of_axes(needs: Needs, key: str) -> bool:
+    """Whether a need names a single axis of an array that may have any number of axes: `x.shape[1] = 3`.
+
+    That an axis equals the same axis of another array is no such need.
+    """
+    pairs = [*needs.multiples, *needs.equal, *needs.least, *((one, other) for one, other, _ in needs.order)]
+    # A need that `x.shape[0] = y.shape[0]` has a meaning for any number of axes.
+    pairs += [pair for pair in needs.merged if len({axis.partition("....")[2] or axis for axis in pair}) > 1]
+    return any(isinstance(part, str) and part.startswith(f"{key}.") for pair in pairs for part in pair)

@@ -1,9 +1,9 @@
 """Targets: the functions and methods whose contracts are proved, for a function, a class of Modules, or an instance.
 
 A decorated function is proved as it was written: `jit`, `vmap` and checkers are taken off as far as `__wrapped__` goes,
-except for `vectorize`; the functions that it calls keep their decorators. A class is constructed from the annotations
-of its `__init__`, and each public method with annotations is proved on the abstract instance. An instance is
-generalised (see `generalise`).
+except for `vectorize`. The functions that it calls keep their decorators. A class is constructed from the annotations
+of its `__init__`, and each public method with annotations is proved on the abstract instance. An inherited method is
+proved for the arguments that the subclass is meant to be given. An instance is generalised (see `generalise`).
 """
 
 from __future__ import annotations
@@ -21,26 +21,38 @@ import jax
 import jax.numpy as jnp
 from weft.core.records.leaves import is_array
 from weft.core.records.properties import OPERATORS
-from weft.typecheck.arguments.abstract import is_plain_class
+from weft.typecheck.arguments.abstract import abstract_outside, is_plain_class, outside_values, with_outside
 from weft.typecheck.arguments.builder import Assignment, Builder, Scope, Unwritten
 from weft.typecheck.arguments.constructors import counts_of_class
-from weft.typecheck.arguments.outside import abstract_outside, outside_values, with_outside
-from weft.typecheck.arguments.parameters import build_arguments
+from weft.typecheck.arguments.parameters import build_arguments, is_stub, numbers_compared, ranks_compared
 from weft.typecheck.arguments.protocols import is_protocol
 from weft.typecheck.arguments.records import build_module
-from weft.typecheck.arguments.uses import is_stub, numbers_compared, ranks_compared
 from weft.typecheck.errors import AnnotationError
-from weft.typecheck.language.annotations import Annotation, Anything, Instance, RecordOf, SequenceOf, holds_arrays
-from weft.typecheck.language.forms import OBJECT, TYPEDDICT, form_of, has_own_dims
-from weft.typecheck.language.names import name_groups, names_of_signature, products_in
-from weft.typecheck.language.objects import layer_of, opened, refuse_foreign
-from weft.typecheck.language.signatures import Signature, signature_of
+from weft.typecheck.language.annotations import (
+    Annotation,
+    Anything,
+    ArrayOf,
+    Instance,
+    RecordOf,
+    SequenceOf,
+    TreeOf,
+    holds_arrays,
+)
+from weft.typecheck.language.dims import FixedDim, NamedDim, VariadicDim
+from weft.typecheck.language.forms import OBJECT, TYPEDDICT, form_of, has_own_dims, layer_of, opened, refuse_foreign
+from weft.typecheck.language.signatures import (
+    Parameter,
+    Signature,
+    name_groups,
+    names_in,
+    products_in,
+    signature_of,
+)
 from weft.typecheck.matching.policies import PROOF
 from weft.typecheck.matching.records import dims_of_instance
-from weft.typecheck.proofs.inherited import as_narrowed
-from weft.typecheck.proofs.passing import is_transformed
-from weft.typecheck.proofs.trial import Call, Target, only_built
-from weft.typecheck.proofs.whose import place_of
+from weft.typecheck.proofs.frames import place_of
+from weft.typecheck.proofs.guards import is_transformed
+from weft.typecheck.proofs.tracing import Call, Target, only_built
 
 Generaliser = Callable[[Any], Callable[[Builder], Any]]
 
@@ -69,7 +81,10 @@ def targets_of(thing: Any, supplied: Mapping[str, Any], generalise: Generaliser)
     if has_own_dims(type(thing)) and not hasattr(thing, "__wrapped__"):
         return _of_instance(thing, None, supplied, generalise)
     if isinstance(thing, eqx.Partial | functools.partial):
-        return _of_partial(thing, supplied)
+        # The arguments of a `partial` are used as they are, as if they had been passed in `args`.
+        inner = inspect.unwrap(thing.func)
+        bound = inspect.signature(inner).bind_partial(*thing.args, **thing.keywords).arguments
+        return [_of_function(inner, {**bound, **supplied})]
     if callable(thing):
         cls = _class_of(thing)
         return (
@@ -101,11 +116,16 @@ def _parameters(function: Callable[..., Any]) -> Iterable[inspect.Parameter]:
 def _of_function(function: Callable[..., Any], supplied: Mapping[str, Any]) -> Target:
     signature = signature_of(function)
     plain = signature.function
-    vectorized = _vectorized(function)
+    # Annotations of a vectorized function may be those of its callers, `"*batch n"`, or of its body, `"n"`. It takes
+    # both, so `vectorize` is not taken off, as `vmap` is.
+    vectorized: Any = function
+    while vectorized is not None and getattr(vectorized, "__code__", None) is not _VECTORIZED:
+        vectorized = getattr(vectorized, "__wrapped__", None)
     called = plain if vectorized is None else vectorized
+    has_no_body = is_stub(plain)
 
     def prepare(builder: Builder) -> Call:
-        if is_stub(plain):
+        if has_no_body:
             raise Unwritten("it is not implemented")
         return called, *build_arguments(builder, signature, Scope(), supplied)
 
@@ -134,17 +154,6 @@ def _of_function(function: Callable[..., Any], supplied: Mapping[str, Any]) -> T
 _VECTORIZED = jnp.vectorize(len).__code__
 
 
-def _vectorized(function: Any) -> Callable[..., Any] | None:
-    """The function that `jnp.vectorize` returned, if it is among the wrappers of a function, else None.
-
-    The function's annotations may be those of its callers, `"*batch n"`, or of its body, `"n"`. A vectorized function
-    takes both, so `vectorize` is not taken off, as `vmap` is.
-    """
-    while function is not None and getattr(function, "__code__", None) is not _VECTORIZED:
-        function = getattr(function, "__wrapped__", None)
-    return function
-
-
 def _class_of(method: Any) -> type | None:
     """The class of records in whose body a function was written, found by the function's qualified name, else None."""
     plain = inspect.unwrap(method)
@@ -167,13 +176,6 @@ def _has_fields(cls: type) -> bool:
 def is_made(cls: type) -> bool:
     """Whether instances of a class can be made: from its fields, or by its constructor."""
     return _has_fields(cls) or is_plain_class(cls)
-
-
-def _of_partial(partial: Any, supplied: Mapping[str, Any]) -> list[Target]:
-    # The arguments of a `partial` are used as they are, as if they had been passed in `args`.
-    inner = inspect.unwrap(partial.func)
-    bound = inspect.signature(inner).bind_partial(*partial.args, **partial.keywords).arguments
-    return [_of_function(inner, {**bound, **supplied})]
 
 
 def _of_class(cls: type, supplied: Mapping[str, Any], method: str | None = None) -> list[Target]:
@@ -240,8 +242,15 @@ def _of_method(
                 builder.used(size, scope)
             builder.names |= own.sizes.keys()
             # Names that the class and the method share show that their authors mean the same dims; see `may_merge`.
-            builder.names_outside |= own.sizes.keys() & names_of_signature(signature)
-        _bind_computed(builder, record, signature, scope)
+            builder.names_outside |= own.sizes.keys() & signature.names
+        # Many models have a property for their number of states; integers of fields bind dims elsewhere.
+        for name in sorted(signature.names - scope.bound.keys()):
+            if isinstance(inspect.getattr_static(type(record), name, None), property | functools.cached_property):
+                with contextlib.suppress(Exception):  # whatever it computes
+                    size = getattr(record, name)
+                    if isinstance(size, int) and not isinstance(size, bool) and size > 0:
+                        scope.bound[name] = size
+                        builder.used(size, scope)
         args, kwargs = build_arguments(builder, signature, scope, supplied)
         return attribute, (record, *args), kwargs
 
@@ -252,18 +261,6 @@ def _of_method(
     # A method that another package's base class defines calls hooks in this class's file, whose guards are there.
     own = target.own | {place_of(cls)[0]}
     return dataclasses.replace(target, own=own, inherited=function.__name__ not in vars(cls), transformed=transformed)
-
-
-def _bind_computed(builder: Builder, record: Any, signature: Signature, scope: Scope) -> None:
-    """Binds the dims of a method that are properties of its record, such as `state_dim` of a model."""
-    for name in sorted(names_of_signature(signature) - scope.bound.keys()):
-        if isinstance(inspect.getattr_static(type(record), name, None), property | functools.cached_property):
-            with contextlib.suppress(Exception):  # whatever it computes
-                size = getattr(record, name)
-                # Many models have a property for their number of states; integers of fields bind dims elsewhere.
-                if isinstance(size, int) and not isinstance(size, bool) and size > 0:
-                    scope.bound[name] = size
-                    builder.used(size, scope)
 
 
 def _of_unbound_methods(cls: type, supplied: Mapping[str, Any]) -> Iterator[Target]:
@@ -362,7 +359,7 @@ def _target(
 
 def with_names(target: Target, signature: Signature) -> Target:
     """A target with the names and products of dims in the annotations of its function."""
-    written = names_of_signature(signature, of_records=False)
+    written = frozenset[str]().union(*(names_in(annotation, False) for annotation in signature.annotations))
     return dataclasses.replace(target, products=products_in(signature), written=written, shapes=name_groups(signature))
 
 
@@ -388,3 +385,47 @@ def _sizes(value: Any) -> Iterator[int]:
                 yield from leaf.shape
             elif type(leaf) is int:
                 yield leaf
+
+
+def as_narrowed(parameter: Parameter, method: str, cls: type) -> Parameter:
+    """A parameter of an inherited method, with the narrower annotation that the subclass's own methods give that name.
+
+    A base class may call its hooks on kernels of any kind, and a subclass annotate the same hooks for graph kernels. Or
+    a base class passes any tree, where a subclass takes one array. The subclass's annotations say what it is for.
+    """
+    if method in vars(cls):
+        return parameter
+    # Unwrapped, since `jit` makes an object that is no function of a method.
+    own = (inspect.unwrap(member) for member in vars(cls).values() if callable(member))
+    for function in filter(inspect.isfunction, own):
+        if not any(function.__name__ in vars(base) for base in cls.__mro__[1:]):
+            continue
+        with contextlib.suppress(AnnotationError):  # reported where that method itself is judged
+            for narrower in signature_of(function, cls).parameters:
+                if narrower.name == parameter.name and _is_narrower(narrower.annotation, parameter.annotation):
+                    return dataclasses.replace(parameter, annotation=narrower.annotation)
+    return parameter
+
+
+def _is_narrower(narrow: Annotation, wide: Annotation) -> bool:
+    """Whether an annotation is narrower than another: a subclass, something instead of any tree, or fixed axes."""
+    if _is_open(wide):
+        return not _is_open(narrow)
+    if isinstance(narrow, ArrayOf) and isinstance(wide, ArrayOf):
+        # Alike but for axes where the narrow shape has a number and the wide one a name: `1`, `states`.
+        dims, wide_dims = narrow.shape.dims, wide.shape.dims
+        return (dims != wide_dims and len(dims) == len(wide_dims)) and all(
+            one == other or (isinstance(one, FixedDim) and isinstance(other, NamedDim))
+            for one, other in zip(dims, wide_dims, strict=True)
+        )
+    narrower, wider = (getattr(one, "cls", None) for one in (narrow, wide))
+    # Not by `issubclass`, which a protocol may refuse to be asked.
+    return isinstance(narrower, type) and isinstance(wider, type) and wider in narrower.__mro__[1:]
+
+
+def _is_open(annotation: Annotation) -> bool:
+    """Whether an annotation allows anything, any tree of anything, or any tree of arrays of any shape."""
+    if not isinstance(annotation, TreeOf):
+        return isinstance(annotation, Anything)
+    leaf = annotation.leaf
+    return isinstance(leaf, Anything) or (isinstance(leaf, ArrayOf) and leaf.shape.dims == (VariadicDim(None),))

@@ -1,127 +1,162 @@
-"""One trial of a proof: builds arguments under one assignment, traces the program, and collects what does not hold.
+"""A trial, the result of one trace: what it noted about its arguments, what failed, and the options that it leaves.
 
-A trial never computes: the program is traced on shapes. Each trial is a fresh trace. Otherwise JAX would reuse an
-earlier trace of equal shapes, and no function would run that could be watched.
+An option belongs to a *place*, an argument and what is open about it. The places are `mask given`, `mask present` (not
+None), `x length`, `ys tree` (a tree, or one array), `x type` (a member of a union), `x dtype` (numbers or integers) and
+`x[0] broadcast`. The place of a flag is its name. `floats width` is about all floats, where JAX makes them of 64 bits.
 """
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-import sys
-import threading
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+import collections
+from collections.abc import Collection, Iterator, Mapping, Set
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from weft.core.edge import _tracers
-from weft.core.edge.contexts import trial_context
-from weft.core.frames import owner_of
-from weft.core.tracebacks import whole_tracebacks
-from weft.typecheck.arguments.asked import Asked
-from weft.typecheck.arguments.builder import Assignment, Builder, Unbuildable
-from weft.typecheck.arguments.uses import names_read
-from weft.typecheck.errors import InternalError
-from weft.typecheck.language import objects
-from weft.typecheck.matching.scopes import records_in
-from weft.typecheck.modes import mode
-from weft.typecheck.proofs.following import among_jaxs_own, paused
-from weft.typecheck.proofs.guards import is_packages, raised_at
-from weft.typecheck.proofs.notes import Keys, Options, Rank, Unsaid, keys_of, options_of, ranks_of, unsaid_of
-from weft.typecheck.proofs.passing import Passing
-from weft.typecheck.proofs.tracing import impossible_reshape, trace
-from weft.typecheck.proofs.variable_shapes import changes, shapes_of
-from weft.typecheck.proofs.violations import Violation
-from weft.typecheck.proofs.watch import Watch
-from weft.typecheck.proofs.whose import file_of, is_of_weft, is_users, text_of_fault
-from weft.typecheck.proofs.wording import numbers_in, sizes_that_disagree, without_numbers
-from weft.typecheck.sizes.dim import known_to_python
-from weft.typecheck.sizes.space import Space
-
-Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
-
-# The JAX context in which all trials build arguments and trace JAX's own functions. Traced anew in each trial, these
-# took most of its time: initialisers alone took two thirds of a layer's trial.
-_SHARED = 0
-_numbers = itertools.count(1)
-
-_COLLECTIONS = tuple | list | dict | set
-
-# A trial changes state of the whole process: filters of warnings, and arrays among a module's globals (`outside`).
-one_at_a_time = threading.RLock()
-
+from weft.typecheck.arguments.asked import Values
+from weft.typecheck.arguments.builder import ITEMS, Assignment, Builder
+from weft.typecheck.matching.bindings import Mismatch
+from weft.typecheck.proofs.violations import (
+    DTYPE_OR_INTEGER,
+    DTYPES,
+    OF_KIND,
+    UNPACKED,
+    Violation,
+    numbers_in,
+    says,
+    sizes_that_disagree,
+    without_numbers,
+)
 
 # What a program reads to decide something by a dtype.
 DTYPE_NAMES = frozenset({"dtype", "itemsize", "nbytes", "result_type", "promote_types", "iscomplexobj", "isrealobj"})
 
 
-class Signal(Exception):
-    """Stands for an exception of the program's own that is no `Exception`; its message is that class's name."""
+@dataclass(frozen=True)
+class Keys:
+    """How the annotations and the arguments use the keys of sizes.
+
+    Attributes:
+        scopes: the scopes whose annotations name each key.
+        originals: the sizes of keys in the instance that is generalised.
+        leading: the keys that are the first of several axes of an array argument.
+        numbers: the keys whose sizes are integer arguments as well.
+        configured: the keys of integer arguments that no shape names.
+        unnamed: for each axis that no annotation names, its key and argument.
+        by_default: the default integers of the constructors of records among the arguments, which a size may equal.
+        are_shared: whether the function and the records that it is given have names in common.
+    """
+
+    scopes: Mapping[str, Set[str]]
+    originals: Mapping[str, int]
+    leading: Set[str]
+    numbers: Set[str]
+    configured: Set[str]
+    unnamed: Mapping[str, str]
+    by_default: Set[int]
+    are_shared: bool
+
+    def scopes_of(self, key: str) -> Set[str]:
+        """The scopes whose annotations name a key: "" is the function's, "self." that of its own record."""
+        return self.scopes.get(key, frozenset[str]())
 
 
-def only_built(_: Any) -> None:
-    """The function that is traced for a class without methods to prove: it takes the instance and does nothing."""
+class Rank(NamedTuple):
+    """The number of axes that a `*name`, a `...` or an array without a shape has in a trial.
+
+    Attributes:
+        axes: the number of axes.
+        is_unnamed: whether no name stands for them: of a `...`, and of an array without a shape.
+        is_of_records: whether only records among the arguments write the `*name`.
+    """
+
+    axes: int
+    is_unnamed: bool = False
+    is_of_records: bool = False
+
+
+# Names by which a program reads variables and attributes whatever their names are.
+_BY_ANY_NAME = frozenset({"getattr", "vars", "locals", "__dict__", "attrgetter", "asdict", "astuple", "fields"})
 
 
 @dataclass(frozen=True)
-class Target:
-    """A function or method whose contract is to be proved.
+class Options:
+    """The choices that annotations leave, by place; the head of this file says which places there are.
 
     Attributes:
-        name: qualified name of the function or method.
-        file, line: where it is defined.
-        prepare: makes the callable and its arguments with a builder.
-        own: files that count as the user's, wherever they are.
-        products: the products of dims that its annotations write, in order.
-        written: the names of dims in its own annotations, in contrast to those of records among its arguments.
-        shapes: for each array in the annotations of the target and its class, the names of dims in the array's shape.
-        instead: the target to prove if this one cannot be traced: the same, with arrays from outside as they are.
-        constants: sizes outside of the program that it may require, such as those of arrays that it closes over.
-        compared: numbers that its body compares values with; a value may be a size.
-        compared_ranks: numbers that its body compares numbers of axes with.
-        axes: names of axes that it is run under, as inside a `vmap` with an `axis_name`.
-        inherited: whether it is a method that a base class defines, for all of its subclasses.
-        made: the instances that its trials have made, by class and arguments, so that each is constructed once.
-        asked: its values that are no sizes, with what its trials asked of them.
-        space: the space of the symbolic sizes of its trials.
-        transformed: whether a transform around it was taken off, under which callers call it.
-        passed_when_made: the guards that numbers were taken to pass while these instances were made.
+        noted: how many options each place had in the trial.
+        own: the parameters with a default that are the program's own.
+        given: the values that note what is asked of them, by place.
+        classes: the names of the concrete classes for an abstract class.
+        noted_values: the text of each option, where the options are values or members of a union.
     """
 
-    name: str
-    file: str
-    line: int
-    prepare: Callable[[Builder], Call]
-    own: frozenset[str] = frozenset()
-    constants: frozenset[int] = frozenset()
-    products: tuple[tuple[str, ...], ...] = ()
-    written: frozenset[str] = frozenset()
-    shapes: tuple[frozenset[str], ...] = ()
-    instead: Target | None = None
-    compared: frozenset[int] = frozenset()
-    compared_ranks: frozenset[int] = frozenset()
-    axes: tuple[str, ...] = ()
-    inherited: bool = False
-    transformed: bool = False
-    made: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
-    asked: Asked = field(default_factory=dict, compare=False, repr=False)
-    space: Space = field(default_factory=Space, compare=False, repr=False)
-    passed_when_made: dict[str, None] = field(default_factory=dict, compare=False, repr=False)
+    noted: Mapping[str, int]
+    own: Set[str]
+    given: Mapping[str, Values]
+    classes: Mapping[str, tuple[str, ...]]
+    noted_values: Mapping[str, tuple[str, ...]]
+
+    def is_read(self, place: str, names: Set[str]) -> bool:
+        """Whether a program that reads some names may read a parameter, to which a place belongs."""
+        parameter = place.partition(" ")[0]
+        is_own = parameter in self.own and names.isdisjoint(_BY_ANY_NAME)
+        return not is_own or parameter.rpartition(".")[2] in names
 
     @property
-    def is_users(self) -> bool:
-        """Whether the user wrote it, in a file or for `python -c`."""
-        return self.file == "<string>" or is_users(self.file)
+    def counts(self) -> dict[str, int]:
+        """How many options each place has by now: a value has more as more is asked of it."""
+        asked = {place: len(values.extend()) for place, values in self.given.items()}
+        return {**self.noted, **{place: count for place, count in asked.items() if count > 1}}
 
-    def builder(self, assignment: Assignment, dims: Mapping[str, Any] | None, **how: Any) -> Builder:
-        """A builder of the target's arguments under an assignment."""
-        return Builder(assignment, dims, asked=self.asked, is_foreign=self._is_foreign, **how)
+    @property
+    def values(self) -> dict[str, tuple[str, ...]]:
+        """The text of each option, where the options are values or members of a union."""
+        asked = {place: tuple(map(repr, values.extend())) for place, values in self.given.items()}
+        return {**self.noted_values, **asked}
 
-    def _is_foreign(self, cls: type) -> bool:
-        """Whether a class is another package's, so that what it takes by default is no part of the contract."""
-        file = file_of(cls)
-        return not is_users(file, self.own) or (owner_of(file) == "modules" != owner_of(self.file))
+
+@dataclass(frozen=True)
+class Unsaid:
+    """What annotations do not say about the arguments, and the trial had to make up.
+
+    Attributes:
+        contents: the arguments whose annotation leaves open what is in them.
+        keys_by_name: the arguments that only their names show to be random keys.
+        emptied: the collections of anything that were left empty.
+        empty_fields: the fields of records and objects among the arguments that hold an empty collection by default.
+        texts: the made-up strings, where nothing says which strings are possible, by place.
+        unsatisfied: annotations that nothing satisfies, each with the annotation that it was read as.
+        results: the callables that were called though no annotation says what they return.
+        fixed: the parameters that stay at their default, with its words.
+    """
+
+    contents: Set[str]
+    keys_by_name: Set[str]
+    emptied: Set[str]
+    texts: Mapping[str, str]
+    unsatisfied: Set[str]
+    results: Set[str]
+    empty_fields: Set[str]
+    fixed: Mapping[str, str]
+
+
+def keys_of(builder: Builder) -> Keys:
+    used = builder.contracts_by_key(), builder.originals, builder.leading, builder.numbers, builder.configured
+    return Keys(*used, builder.open_keys, builder.by_default, bool(builder.names & builder.names_outside))
+
+
+def ranks_of(builder: Builder) -> dict[str, Rank]:
+    of_records = builder.ranks_of_records
+    return {key: Rank(axes, is_unnamed, key in of_records) for key, (axes, is_unnamed) in builder.ranks.items()}
+
+
+def options_of(builder: Builder) -> Options:
+    return Options(builder.options, builder.own, builder.given, builder.classes, builder.values)
+
+
+def unsaid_of(builder: Builder, empty_fields: Set[str]) -> Unsaid:
+    made_up = builder.emptied, builder.texts, builder.bare, builder.assumed
+    return Unsaid(builder.vague, builder.by_name, *made_up, empty_fields, builder.fixed)
 
 
 @dataclass(frozen=True)
@@ -143,6 +178,7 @@ class Trial:
         names: the names that the user's functions in the trace read, of variables and attributes.
         transformed: whether a transform around the function was taken off.
         passing: the guards that the numbers in arrays were taken to pass.
+        is_plain: whether no record and no object is among its arguments.
     """
 
     assignment: Assignment
@@ -159,6 +195,7 @@ class Trial:
     names: frozenset[str] = frozenset()
     transformed: bool = False
     passing: tuple[str, ...] = ()
+    is_plain: bool = False
 
     @property
     def refused(self) -> bool:
@@ -215,167 +252,151 @@ class Trial:
         )
 
 
-def run_trial(
-    target: Target,
-    assignment: Assignment,
-    dims: Mapping[str, Any] | None = None,
-    watching: Callable[..., Watch] = Watch,
-    space: Space | None = None,
-) -> Trial:
-    """Traces a target under an assignment.
+def leaves_kinds_open(trial: Trial) -> bool:
+    """Whether a failure may come from a tree or a dtype of the wrong kind, where annotations leave the kind open."""
+    kinds = (" tree", " dtype") if says(str(trial.error), DTYPE_OR_INTEGER) else (" tree",)
+    # A function of any tree that promises an array may be meant for trees of one array.
+    about_kinds = not trial.violations or trial.violations[0].reason in OF_KIND
+    return about_kinds and any(place.endswith(kinds) for place in trial.options.counts)
 
-    Args:
-        target: the function to trace, with its arguments.
-        assignment: sizes, ranks and options.
-        dims: sizes that are kept fixed.
-        watching: the class of the watch that follows the trace.
-        space: the space of symbolic sizes, if the assignment has any. JAX's own functions are then traced anew, since a
-            trace that is reused asks no questions.
 
-    Raises:
-        Unbuildable: if its arguments cannot be built.
-        InternalError: if weft itself fails to build them.
+def speaks_of_kinds(trial: Trial) -> bool:
+    """Whether an error, or the guard that raised it, mentions dtypes."""
+    if speaks_of_rank(trial):
+        return False  # the message shows the annotation, which may name dtypes
+    return says(f"{trial.error} {trial.guard}", DTYPES)
+
+
+def asks_for_dtype(trial: Trial) -> bool:
+    """Whether an error says that a value has the wrong dtype."""
+    return isinstance(trial.error, TypeError) and "dtype" in str(trial.error)
+
+
+def unpacks_items(trial: Trial) -> bool:
+    """Whether unpacking fails, and an argument may have any number of items."""
+    return takes_apart(trial) and any(place.endswith(" length") for place in trial.options.counts)
+
+
+def takes_apart(trial: Trial) -> bool:
+    """Whether unpacking fails, as a value has another number of items, or of axes, than names to unpack into."""
+    return isinstance(trial.error, ValueError) and says(str(trial.error), UNPACKED)
+
+
+def speaks_of_rank(trial: Trial) -> bool:
+    """Whether a contract, and no guard, was broken by a wrong number of axes."""
+    if trial.violations:
+        return trial.violations[0].reason == "rank"
+    # The stand-in of a callable raises with the mismatch as its context.
+    reason = None if trial.error is None else trial.error.__context__
+    return isinstance(reason, Mismatch) and reason.reason == "rank"
+
+
+def at_guard(trial: Trial) -> str:
+    """The place of the guard that a trial ended at, in brackets."""
+    return f" ({': '.join(trial.guard.split(': ')[:1])})" if trial.guard else ""
+
+
+def items_of(assignment: Assignment, places: Collection[str]) -> dict[str, int]:
+    """The number of items of each collection among the arguments that may have any number, by place."""
+    lengths = (place for place in places if place.endswith(" length"))
+    return {place: ITEMS[assignment.options.get(place, 0)] for place in lengths}
+
+
+def argument_of(place: str) -> str:
+    return place.rpartition(" ")[0].removeprefix("self.")
+
+
+class Phrases(NamedTuple):
+    """The words for an option: next to the sizes of a failure, and as the end of "holds when ..."."""
+
+    taken_here: str
+    needed: str
+    excluded: str
+
+
+# The phrases for what may be open about an argument. `{of}` is the argument without the name of its record.
+_PHRASES = {
+    "given": ("{name} left out", "{of} is left out", "{of} is given"),
+    "present": ("{name} is None", "{of} is None", "{of} is not None"),
+    "broadcast": ("{name} of size 1", "{name} is of size 1", "{name} is not of size 1"),
+    "length": ("{name} of {items}", "{name} has {items}", "{name} has not {items}"),
+    "tree": ("{name} of one array", "{name} is one array", "{name} is not one array"),
+    "width": ("{name} of 32 bits", "{name} are of 32 bits", "{name} are of 64 bits, as JAX makes them here"),
+    "dtype": ("{name} of integers", "{name} is of integers", "{name} is not of integers"),
+    "arrays": ("{place} of {value}", "{place} are of {value}", "{place} are not of {value}"),
+    "of a class": ("{name} of class {value}", "{name} is of class {value}", "{name} is not of class {value}"),
+    "of a union": ("{name}: {value}", "{name} is a {value}", "{name} is not a {value}"),
+    "a value": ("{place} = {value}", "{place} = {value}", "{place} is not {value}"),
+    "by number": ("{place} as option {number}", "{place} is option {number}", "{place} is not option {number}"),
+}
+
+
+def phrases(options: Options, place: str, option: int) -> Phrases:
+    """The words for an option: `kernel of class RBF`, `kernel is of class RBF`, `kernel is not of class RBF`."""
+    name, _, aspect = place.rpartition(" ")
+    items, value = ITEMS[option] if aspect == "length" else 0, ""
+    if place in options.classes:  # not if the trial failed before it came to that argument
+        aspect, value = "of a class", options.classes[place][option]
+    elif place in options.values:
+        aspect = {"type": "of a union", "arrays": aspect}.get(aspect, "a value")
+        value = options.values[place][option]
+    elif not name or aspect not in _PHRASES:
+        aspect = "by number"
+    words = {"place": place, "name": name, "of": argument_of(place), "value": value, "number": option + 1}
+    words["items"] = f"{items} item{'s' * (items != 1)}"
+    return Phrases(*(phrase.format(**words) for phrase in _PHRASES[aspect]))
+
+
+def is_class(place: str) -> bool:
+    """Whether a place's options are the concrete classes of an abstract class."""
+    return place.endswith(" class")
+
+
+# The most options of one place that are tried, if they are no classes: literals, members of a union, lengths.
+_MOST_OF_ONE = 4
+
+
+def _unions_alike(trial: Trial) -> Iterator[dict[str, int]]:
+    """Each member of a union, chosen at once for all fields of one record that are annotated with that union."""
+    groups = collections.defaultdict[Any, list[str]](list)
+    for place, members in trial.options.values.items():
+        if place.endswith(" type") and "." in place:
+            groups[place.rpartition(".")[0], members].append(place)
+    for (_, members), alike in groups.items():
+        if len(alike) > 1 or alike[0] not in trial.options.counts:
+            yield from (dict.fromkeys(alike, option) for option in range(1, min(len(members), _MOST_OF_ONE)))
+
+
+# The most classes that are each tried for all arguments of the same abstract class at once.
+_MOST_TOGETHER = 12
+
+
+def _classes_alike(trial: Trial) -> Iterator[dict[str, int]]:
+    """Each concrete class, chosen at once for all arguments that are annotated with the same abstract class.
+
+    A union of two geometric shapes takes two in the plane or two in space, but not one of each.
     """
-    # An annotation that nothing satisfies is its author's error, but nobody can mend one in an installed package: there
-    # it is read as what it was meant to be.
-    lenient, is_symbolic = not target.is_users, space is not None
-    builder = target.builder(assignment, dims, known=target.made, lenient=lenient, is_symbolic=is_symbolic)
-    passing = Passing(target.own)
-    with (
-        one_at_a_time,
-        mode("off"),  # the watch checks, and goes on after the first finding
-        _tracers.whole_tracebacks(),
-        whole_tracebacks(),
-        watching(target.own, names_per_record=assignment.names_per_record, about=(target.file, target.line)) as watch,
-        warnings.catch_warnings(),
-        passing.going_on(),
-        known_to_python() if space is not None else _tracers.own_functions_traced(_of_jaxs_own),
-    ):
-        warnings.simplefilter("ignore")
-        watch.space = space
-        ran = _run(target, builder, watch, passing, next(_numbers) if space is not None else _SHARED)
-    # A program that catches the end of a recursion goes on unwatched, so what it returns shows nothing.
-    error, at, guard = watch.endless or ran.error or watch.unreadable, ("", 0), ""
-    if error is not None:
-        at, guard = raised_at(error, target.own)
-    elif ran.jaxpr is not None and (impossible := impossible_reshape(ran.jaxpr, target.own)) is not None:
-        error, at = impossible
-    return Trial(
-        assignment=_complete(assignment, builder),
-        keys=keys_of(builder),
-        ranks=ranks_of(builder),
-        options=options_of(builder),
-        unsaid=unsaid_of(builder, ran.empty_fields),
-        violations=tuple(watch.violations),
-        error=error,
-        error_at=at,
-        guard=guard,
-        progress=_progress(watch, ran.called, at[1]),
-        jaxpr=ran.jaxpr,
-        names=frozenset[str]().union(*map(names_read, watch.codes)),
-        transformed=target.transformed,
-        passing=(*{**target.passed_when_made, **passing.passed},),
-    )
+    groups = collections.defaultdict[Any, list[str]](list)
+    for place, classes in trial.options.classes.items():
+        groups[classes].append(place)
+    for classes, alike in groups.items():
+        if len(alike) > 1:
+            yield from (dict.fromkeys(alike, option) for option in range(1, min(len(classes), _MOST_TOGETHER)))
 
 
-@contextlib.contextmanager
-def _of_jaxs_own() -> Iterator[None]:
-    """The context in which JAX's own functions are traced: shared by all trials, and not followed."""
-    with among_jaxs_own(), trial_context(_SHARED):
-        yield
-
-
-@dataclass
-class _Run:
-    """The outcome of a trace, for its trial; `called` says whether its arguments were made."""
-
-    called: bool = False
-    error: Exception | None = None
-    jaxpr: Any = None
-    empty_fields: frozenset[str] = frozenset()
-
-
-def _run(target: Target, builder: Builder, watch: Watch, passing: Passing, shared: int) -> _Run:
-    ran = _Run()
-    try:
-        with trial_context(shared):
-            function, args, kwargs = target.prepare(builder)
-        if not watch.violations:  # a violation of a constructor must be found again in each trial
-            target.made.update(builder.made)
-            target.passed_when_made.update(passing.passed)
-            ran.called = True
-            watch.calls.clear()  # the first trial calls constructors whose instances later trials reuse
-        passing.ended = target.transformed
-        with paused():
-            _check_records(watch, (args, kwargs))
-            made = (made for made, *_ in builder.calls)
-            ran.empty_fields = _empty_fields([*records_in(objects.opened((args, kwargs))), *made])
-        with trial_context(next(_numbers)):
-            ran.jaxpr = trace(function, args, kwargs, lambda *given: _around(target, watch, *given), target.axes)
-    except Unbuildable:
-        raise
-    except Exception as raised:
-        if is_of_weft(raised):
-            raise InternalError(text_of_fault(raised)) from raised
-        ran.error = raised
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as raised:  # a class of the program's own, which it raises as a signal to itself
-        if not raised_at(raised, target.own)[1] or not is_packages(file_of(type(raised)), target.own):
-            raise  # such as a limit of time
-        ran.error = Signal(type(raised).__name__).with_traceback(raised.__traceback__)
-    return ran
-
-
-def _complete(assignment: Assignment, builder: Builder) -> Assignment:
-    """The assignment with all sizes, ranks and options that the trial asked for."""
-    return Assignment(
-        dict(builder.sizes),
-        {key: rank for key, (rank, _) in builder.ranks.items()},
-        {**assignment.options, **builder.chosen_classes},
-        assignment.merged,
-        assignment.names_per_record,
-    )
-
-
-def _progress(watch: Watch, called: bool, line: int) -> tuple[int, int, int]:
-    """How far a trial got: whether its arguments were made, how many places called, and the line of its error."""
-    # Places that call, and not calls: a scan that calls a function more often at larger sizes seemed to get further,
-    # and needs were added to needs until axes had 10^13 elements.
-    calls = len(watch.calls) if watch.calls_at_violation is None else watch.calls_at_violation
-    if watch.violations:
-        # What is wrong with a record that has been made lies behind the guards of its constructor. What is wrong with a
-        # result is no way past an error: sizes that lead there would be taken for what the program needs.
-        made = not called and not watch.violations[0].where.startswith("argument")
-        line = sys.maxsize if made else 0
-    return int(called), calls, line
-
-
-def _empty_fields(made: list[Any]) -> frozenset[str]:
-    """The fields that hold empty collections, also of plain objects, such as a graph that was made without edges."""
-    fields = ((type(one).__name__, *field) for one in made for field in getattr(one, "__dict__", {}).items())
-    return frozenset(f"{cls}.{name}" for cls, name, value in fields if isinstance(value, _COLLECTIONS) and not value)
-
-
-def _check_records(watch: Watch, args: Any) -> None:
-    """Checks the fields of records and objects among the arguments, which the trial made, against their annotations."""
-    for module in records_in(objects.opened(args)):
-        watch.check_module(module)
-    _check_objects(watch, args)
-
-
-def _around(target: Target, watch: Watch, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Callable[[], None]:
-    """Records the objects among the arguments, and returns a function that checks them after the call."""
-    before = shapes_of(args, kwargs)
-
-    def afterwards() -> None:
-        _check_objects(watch, (args, kwargs))
-        if not watch.violations:
-            watch.violations += changes(target.name, target.file, target.line, before, shapes_of(args, kwargs))
-
-    return afterwards
-
-
-def _check_objects(watch: Watch, args: Any) -> None:
-    for _, module in objects.objects_in(args):
-        watch.check_module(module)
+def untried_options(trial: Trial, but: frozenset[str]) -> list[dict[str, int]]:
+    """Each other option that a trial could take, except at the places in `but`; the likeliest to help first."""
+    open_places = (place for place in trial.options.counts if place not in but)
+    places = [place for place in open_places if not place.endswith(" dtype") or speaks_of_kinds(trial)]
+    owners = tuple(f"{place.removesuffix(' class')}." for place in but)
+    places.sort(key=lambda place: not place.startswith(owners))  # a class most often fails for its own arguments
+    if unpacks_items(trial):
+        places = [place for place in places if place.endswith(" length")]
+    others = [
+        {place: option}
+        for place in places
+        for count in (trial.options.counts[place],)
+        for option in (range(count) if is_class(place) else range(1, min(count, _MOST_OF_ONE)))
+        if option != trial.assignment.options.get(place, 0)
+    ]
+    return others if but else [*_classes_alike(trial), *others, *_unions_alike(trial)]

@@ -1,22 +1,96 @@
-"""Trials with other classes and options, and with several changes, once a program holds; `ranks` varies the axes.
+"""Trials with other classes and options, and with several changes, once a program holds.
 
-Each function takes what the search has found so far, and adds trials that hold, trials that fail, and conditions.
+Each `vary_` function takes what the search has found so far, and adds trials that hold, trials that fail, and
+conditions. A change that fails by itself need not be a fault of the program: annotations cannot say that a field gives
+the number of axes of others. So `goes_with` tells whether the failure goes away when something else is changed together
+with it. Its caller names the other changes that may be related, since each costs a trial, and words the result.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from weft.typecheck.arguments.builder import Unbuildable
+from weft.typecheck.arguments.builder import Assignment, Unbuildable
 from weft.typecheck.proofs.beyond import beyond_annotations
-from weft.typecheck.proofs.changing import Change, change_of, changed, difference, goes_with, in_words, with_changes
 from weft.typecheck.proofs.explaining import MOST_CLASSES, MOST_PAIRS, Explainer
-from weft.typecheck.proofs.needs import Needs, ascending
-from weft.typecheck.proofs.options import argument_of, at_guard, is_class, phrases
-from weft.typecheck.proofs.trial import DTYPE_NAMES, Trial
+from weft.typecheck.proofs.needs import Needs, ascending, axes, closed
+from weft.typecheck.proofs.trial import DTYPE_NAMES, Trial, argument_of, at_guard, is_class, phrases
+
+# New values for entries of an assignment, by the entry's part and key: `{("options", "mask given"): 1}`.
+Change = Mapping[tuple[str, str], int | str]
+
+
+def change_of(**parts: Mapping[str, int | str]) -> Change:
+    """A change by its parts: `change_of(options={"mask given": 1}, ranks={"batch": 2})`."""
+    return {(part, key): to for part, entries in parts.items() for key, to in entries.items()}
+
+
+def changed(base: Trial, *changes: Change, **parts: Mapping[str, int | str]) -> Assignment:
+    """The assignment of a trial with changes made to it; one may be given by parts: `changed(base, sizes={"n": 1})`."""
+    entries: dict[str, dict[str, Any]] = {}
+    for change in (*changes, change_of(**parts)):
+        for (part, key), to in change.items():
+            entries.setdefault(part, dict(getattr(base.assignment, part)))[key] = to
+    if "merged" in entries:
+        # A change may merge a key into one that another change merges further: each has to point at the last of them.
+        entries["merged"] = closed(entries["merged"])
+    return dataclasses.replace(base.assignment, **entries)
+
+
+def difference(base: Trial, trial: Trial) -> Change:
+    """The change that leads from one trial to another: their options and numbers of axes that differ."""
+    options, usual = trial.assignment.options, base.assignment.options
+    ranks = base.assignment.ranks
+    return change_of(
+        options={one: option for one, option in options.items() if option != usual.get(one, 0)},
+        ranks={key: rank for key, rank in trial.assignment.ranks.items() if key in ranks and ranks[key] != rank},
+    )
+
+
+def with_changes(
+    explainer: Explainer, base: Trial, needs: Needs, *changes: Change, **parts: Mapping[str, int | str]
+) -> Trial:
+    """The trial with some changes, at the sizes of the base; if it fails there, at sizes that meet the needs.
+
+    Raises:
+        Unbuildable: if there are no arguments like that.
+    """
+    trial = explainer.attempt(changed(base, *changes, **parts))
+    # Options may bring axes of their own, whose sizes the base's needs have not been asked of yet.
+    return trial if trial.ok else explainer.with_needs(trial, needs, ascending)
+
+
+def attempted(explainer: Explainer, base: Trial, *changes: Change) -> Trial | None:
+    """The trial with some changes, or None if there are no arguments like that."""
+    with contextlib.suppress(Unbuildable):
+        return explainer.attempt(changed(base, *changes))
+    return None
+
+
+def holds(explainer: Explainer, base: Trial, *changes: Change) -> bool:
+    """Whether arguments can be made with some changes, and the trial with them holds."""
+    trial = attempted(explainer, base, *changes)
+    return trial is not None and trial.ok
+
+
+def goes_with(explainer: Explainer, base: Trial, change: Change, others: Iterable[Change]) -> bool:
+    """Whether a trial holds with a change together with one of some other changes."""
+    return any(holds(explainer, base, change, other) for other in others)
+
+
+def in_words(trial: Trial, changes: Sequence[Change]) -> str:
+    """Changes of options and numbers of axes in a reader's words: `mask left out and x of 3 axes`."""
+    return " and ".join(
+        phrases(trial.options, place, int(to)).taken_here if part == "options" else f"{place} of {axes(int(to))}"
+        for change in changes
+        for (part, place), to in change.items()
+    )
+
 
 # An entry of an assignment, and its value.
 _Entry = tuple[tuple[str, str], int | str]
@@ -66,7 +140,11 @@ def vary_classes(explainer: Explainer, results: Results) -> None:
             if trial.ok and few and _suits(explainer, results, further):
                 results.passed.append(trial)
                 results.needs = further
-                holding[option] = _further_options(base, trial, place)
+                # Besides the class, further options may have changed: ` (mask is given)`.
+                usual, chosen = base.assignment.options, trial.assignment.options.items()
+                more = {one: n for one, n in chosen if n and n != usual.get(one) and not is_class(one)}
+                said = ", ".join(phrases(trial.options, one, n).needed for one, n in more.items())
+                holding[option] = f" ({said})" if said else ""
             elif is_excused_by_nothing(explainer, trial):
                 results.failed.append(trial)
                 return
@@ -77,18 +155,6 @@ def vary_classes(explainer: Explainer, results: Results) -> None:
         listed = " or ".join(names[option] + holding[option] for option in sorted(holding))
         fails = f", not {' or '.join(failing)}" if failing else ""
         results.notes.append(f"{argument_of(place) or place} is {listed}{fails}")
-
-
-def _further_options(base: Trial, trial: Trial, place: str) -> str:
-    """The options besides the class that a trial changed to hold with that class, in brackets: ` (mask is given)`."""
-    usual = base.assignment.options
-    differing = {
-        choice: n
-        for choice, n in trial.assignment.options.items()
-        if n and n != usual.get(choice) and not is_class(choice)
-    }
-    said = ", ".join(phrases(trial.options, choice, option).needed for choice, option in differing.items())
-    return f" ({said})" if said else ""
 
 
 def vary_options(explainer: Explainer, results: Results) -> None:
@@ -167,14 +233,13 @@ def with_option(explainer: Explainer, base: Trial, options: Mapping[str, int], n
         fresh = explainer.with_options_in_rounds(fresh, frozenset(options))
     if fresh.ok:
         return fresh, needs
-    further = explainer.explain(fresh, needs, ascending)
-    if further is None:
-        if of_class:
-            explainer.unmended.add((first.place, first.complaint))
-        stuck = explainer.stuck if of_class else None
-        # Joined sizes pass many a guard, and a later failure may come from the joining.
-        return (fresh if stuck is None or stuck.assignment.merged else stuck), needs
-    return explainer.with_needs(fresh, further, ascending), further
+    further = explainer.needs_or_stuck(fresh, needs, ascending)
+    if isinstance(further, Needs):
+        return explainer.with_needs(fresh, further, ascending), further
+    if of_class:
+        explainer.unmended.add((first.place, first.complaint))
+    # Joined sizes pass many a guard, and a later failure may come from the joining.
+    return (further if of_class and not further.assignment.merged else fresh), needs
 
 
 def _is_for_others(explainer: Explainer, trial: Trial, place: str) -> bool:
@@ -289,13 +354,14 @@ def vary_together(explainer: Explainer, results: Results) -> None:
     reads_dtypes = any(not DTYPE_NAMES.isdisjoint(trial.names) for trial in results.passed)
     known = dict.fromkeys(frozenset(difference(base, passed).items()) for passed in results.passed[1:])
     # What was changed together, such as two arguments that are left out together, stays together.
-    changes = [change for change in known if reads_dtypes or not _is_of_dtypes(change)]
+    changes = [one for one in known if reads_dtypes or not any(place.endswith(" arrays") for (_, place), _ in one)]
     every = list(itertools.islice(_combinations(changes, len(changes)), _MOST + 1))
     results.in_pairs = len(every) > _MOST
     chosen = itertools.islice(_combinations(changes, 2), MOST_PAIRS) if results.in_pairs else every
     for several in (each for each in chosen if frozenset().union(*each) not in known):
-        trial = _together(explainer, results, [*map(dict, several)])
-        if trial is None:
+        try:
+            trial = with_changes(explainer, results.passed[0], results.needs, *map(dict, several))
+        except Unbuildable:
             continue
         if trial.ok:
             results.passed.append(trial)
@@ -311,10 +377,6 @@ def vary_together(explainer: Explainer, results: Results) -> None:
             results.notes.append(f"not both {in_words(trial, [*map(dict, several)])}{at_guard(trial)}")
 
 
-def _is_of_dtypes(change: frozenset[_Entry]) -> bool:
-    return any(place.endswith(" arrays") for (_, place), _ in change)
-
-
 def _combinations(changes: Sequence[frozenset[_Entry]], most: int) -> Iterator[tuple[frozenset[_Entry], ...]]:
     """Two changes or more, no two of which change the same entry; the fewest first."""
     for size in range(2, most + 1):
@@ -322,10 +384,3 @@ def _combinations(changes: Sequence[frozenset[_Entry]], most: int) -> Iterator[t
             entries = [entry for change in several for entry, _ in change]
             if len(entries) == len({*entries}):
                 yield several
-
-
-def _together(explainer: Explainer, results: Results, changes: Sequence[Change]) -> Trial | None:
-    """The first trial that held, with some changes made to it; None if no arguments can be made."""
-    with contextlib.suppress(Unbuildable):
-        return with_changes(explainer, results.passed[0], results.needs, *changes)
-    return None

@@ -1,43 +1,146 @@
 """Watching a trace: checks every annotated function of the user's that runs during it, decorated or not.
 
-`following` reports which functions run, with which arguments, and what they return. So local functions, methods, and
+`frames` reports which functions run, with which arguments, and what they return. So local functions, methods, and
 records that the program builds are checked against their annotations without any change of the program. A violation is
 recorded and the trace goes on, so that later violations are found as well.
-
-`whose` says which code is the user's, and `watched` makes the checks of a function from its annotations.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import inspect
-from collections.abc import Mapping
-from types import CodeType, FrameType
+from collections.abc import Callable, Mapping
+from types import CodeType, FrameType, FunctionType
 from typing import Any, Literal
 
 import equinox as eqx
 from weft.core.edge import names
+from weft.core.memory import Recent
 from weft.core.records.leaves import is_array
 from weft.core.records.module import Module
 from weft.typecheck.errors import AnnotationError
-from weft.typecheck.language.annotations import Anything, RecordOf, holds_arrays
-from weft.typecheck.language.forms import OBJECT, TYPEDDICT, form_of_value, has_own_dims
-from weft.typecheck.language.names import names_of_class
-from weft.typecheck.language.objects import is_size, note_sizes
-from weft.typecheck.language.signatures import Parameter
+from weft.typecheck.language.annotations import ANYTHING, Annotation, Anything, RecordOf, StreamOf, holds_arrays
+from weft.typecheck.language.forms import OBJECT, TYPEDDICT, form_of_value, has_own_dims, is_size, note_sizes
+from weft.typecheck.language.signatures import Parameter, Signature, names_of_class, signature_of
 from weft.typecheck.matching.arrays import settle
 from weft.typecheck.matching.bindings import Bindings, Mismatch, Slot
-from weft.typecheck.matching.policies import PROOF, UNSHARED
+from weft.typecheck.matching.compiling import Check, check_of
+from weft.typecheck.matching.policies import PROOF, UNSHARED, Policy
 from weft.typecheck.matching.record_plans import record_plan
 from weft.typecheck.matching.records import check_instance, dims_of_instance, refuse_stack
 from weft.typecheck.matching.scopes import bind_numbers
 from weft.typecheck.messages.fixes import likely_fix
-from weft.typecheck.proofs.endless import Depths, Endless
-from weft.typecheck.proofs.following import Ending, following
+from weft.typecheck.proofs.frames import (
+    Depths,
+    Ending,
+    Endless,
+    Whose,
+    file_of,
+    file_of_init,
+    following,
+    is_users,
+    place_of,
+)
 from weft.typecheck.proofs.violations import Violation, describe, inside_of, sizes_of, wants_subclass
-from weft.typecheck.proofs.watched import Watched, watched_of_code
-from weft.typecheck.proofs.whose import Whose, file_of, file_of_init, is_users, place_of
 from weft.typecheck.sizes.space import Space
+
+
+class Watched:
+    """A function whose calls are checked: its signature, and its checks, each made when it is first needed."""
+
+    def __init__(self, signature: Signature):
+        self.signature = signature
+        self.names = signature.names
+        self.place = place_of(signature.function)
+        self._checks: dict[tuple[Policy, str], tuple[Slot, Check | None]] = {}
+
+    def argument(self, parameter: Parameter, policy: Policy) -> tuple[Slot, Check | None]:
+        """The slot and the check of an argument; the check is None where the annotation allows anything."""
+        return self._row("argument", parameter.name, parameter.annotation, policy)
+
+    def result(self, role: Literal["return", "yield"], policy: Policy) -> tuple[Slot, Check | None]:
+        """The slot and the check of a returned or yielded value."""
+        returns, flavour = self.signature.returns, self.signature.flavour
+        if flavour == "generator" and isinstance(returns, StreamOf):
+            returns = returns.yields if role == "yield" else returns.returns
+        elif role == "yield" or flavour not in ("function", "coroutine"):
+            returns = ANYTHING
+        return self._row(role, "", returns, policy)
+
+    def _row(
+        self, role: Literal["argument", "return", "yield"], name: str, annotation: Annotation, policy: Policy
+    ) -> tuple[Slot, Check | None]:
+        key = policy, f"{role} {name}"
+        if key not in self._checks:
+            slot = Slot(role, name, self.signature.function, annotation)
+            self._checks[key] = slot, check_of(annotation, policy)
+        return self._checks[key]
+
+
+# By identity, since code objects of two files are equal if their text is. Each code is kept alive, for its `id`.
+_watched: Recent[int, tuple[CodeType, Callable[[FrameType], Watched | None]]] = Recent(
+    listed=("weft.typecheck.proofs.watch", "code")
+)
+
+# The codes whose functions close over values or have defaults; by identity, too, and held for it.
+_closures: dict[int, CodeType] = {}
+
+
+def watched_of_code(frame: FrameType) -> Watched | None:
+    """The function that a frame runs, if it has annotations, else None."""
+    code = frame.f_code
+    known = _watched.get(id(code))
+    if known is None:
+        known = _watched.add(id(code), (code, _find_function(frame)))
+    return known[1](frame)
+
+
+def forget_closures() -> None:
+    """Drops the functions that close over values, and so the arrays among these; called at the end of a proof."""
+    while _closures:
+        _watched.forget(_closures.popitem()[0])
+
+
+def _find_function(frame: FrameType) -> Callable[[FrameType], Watched | None]:
+    function = None if frame.f_code.co_name.startswith("<") else _function_of_code(frame)
+    # A wrapper has the annotations of the function that it wraps, and that one is checked when it runs.
+    if function is None or not getattr(function, "__annotations__", None) or hasattr(function, "__wrapped__"):
+        return lambda _: None
+    if function.__closure__ or function.__defaults__ or function.__kwdefaults__:
+        _closures[id(frame.f_code)] = frame.f_code
+    read: dict[type | None, Watched | None] = {}
+
+    def of_frame(frame: FrameType) -> Watched | None:
+        owner = _owner(frame)
+        if owner not in read:
+            signature = signature_of(function, owner)
+            read[owner] = Watched(signature) if signature.annotated else None
+        return read[owner]
+
+    return of_frame
+
+
+def _owner(frame: FrameType) -> type | None:
+    code = frame.f_code
+    first = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount and code.co_varnames[0] == "self" else None
+    return None if first is None else type(first)
+
+
+def _function_of_code(frame: FrameType) -> FunctionType | None:
+    code, node = frame.f_code, None
+    if "<locals>" not in code.co_qualname:
+        scope: Any = frame.f_globals
+        for part in code.co_qualname.split("."):
+            node = scope.get(part)
+            scope = getattr(node, "__dict__", {})
+        node = getattr(node, "__func__", None) or getattr(node, "fget", None) or node
+        while node is not None and getattr(node, "__code__", None) is not code:
+            node = getattr(node, "__wrapped__", None)
+    if node is None:
+        # No name leads to a local function, or to one behind a decorator. The function is then what refers to the code.
+        node = next((one for one in gc.get_referrers(code) if isinstance(one, FunctionType)), None)
+    return node
 
 
 class Watch:
@@ -53,7 +156,7 @@ class Watch:
         violations: the violations, in order.
         calls: pairs of a user's function and a place in the user's code that calls it, which measure how far a trace
             got. A loop or recursion that runs longer at larger sizes adds none.
-        codes: the codes of the user's functions that ran.
+        codes: the codes of the user's functions that ran, by `id`.
         calls_at_violation: the number of these pairs at the first violation.
         space: the space of the trace's sizes, if they are symbolic.
         endless: the endless recursion of the trace, if there was one; the program may have caught the error.
@@ -71,14 +174,16 @@ class Watch:
         self.unreadable: AnnotationError | None = None
         self.violations: list[Violation] = []
         self.calls: set[tuple[int, int, int]] = set()
-        self.codes: set[CodeType] = set()
+        # By identity, since code objects of two files are equal if their text is; held, for their `id` in `calls`.
+        self.codes: dict[int, CodeType] = {}
+        self._callers: dict[int, CodeType] = {}
         self.calls_at_violation: int | None = None
         self.space: Space | None = None
         self.endless: Endless | None = None
         self._depths = Depths()
-        self._open: dict[int, tuple[Watched, Bindings]] = {}
-        # Suspended generators. Their frames are kept alive, since `id` of a freed frame may be that of a later one.
-        self._suspended: dict[int, tuple[FrameType, tuple[Watched, Bindings]]] = {}
+        # Running calls, and suspended generators.
+        self._open: dict[FrameType, tuple[Watched, Bindings]] = {}
+        self._suspended: dict[FrameType, tuple[Watched, Bindings]] = {}
         self._whose = Whose(own)
 
     def __enter__(self) -> Watch:
@@ -96,13 +201,13 @@ class Watch:
 
     def wants(self, frame: FrameType) -> bool:
         # A record is checked when its constructor returns, which may be an `__init__` that a library defines.
-        return id(frame) in self._open or (
+        return frame in self._open or (
             frame.f_code.co_name == "__init__" and self._whose[file_of_init(frame)] != "plain"
         )
 
     def bindings_of(self, frame: FrameType) -> Bindings | None:
         """The bindings of the dims in a running call of an annotated function; None if it is not watched."""
-        opened = self._open.get(id(frame))
+        opened = self._open.get(frame)
         return None if opened is None else opened[1]
 
     def called(self, frame: FrameType, *, thrown: bool) -> None:
@@ -116,13 +221,19 @@ class Watch:
         pass
 
     def _called(self, frame: FrameType, thrown: bool) -> None:
-        if id(frame) in self._suspended:
+        if frame in self._suspended:
             if not thrown:  # an exception is thrown into a generator that is closed
-                _, self._open[id(frame)] = self._suspended.pop(id(frame))
+                self._open[frame] = self._suspended.pop(frame)
             return
-        site = (id(frame.f_code), *_site(frame.f_back, self._whose))
+        # The place in the user's code that the call comes from, through the frames of libraries.
+        outer = frame.f_back
+        while outer is not None and self._whose.of(outer.f_code) != "user":
+            outer = outer.f_back
+        site = (id(frame.f_code), *((0, 0) if outer is None else (id(outer.f_code), outer.f_lasti)))
         self.calls.add(site)
-        self.codes.add(frame.f_code)
+        self.codes[id(frame.f_code)] = frame.f_code
+        if outer is not None:
+            self._callers[id(outer.f_code)] = outer.f_code
         try:
             self._depths.called(site, frame)
         except Endless as endless:
@@ -147,7 +258,7 @@ class Watch:
             self._violated(watched.signature.function, mismatch)
         except AnnotationError as error:
             return self._cannot_read(watched, error)
-        self._open[id(frame)] = watched, bindings
+        self._open[frame] = watched, bindings
 
     def bindings_of_call(self, watched: Watched, arguments: dict[str, Any]) -> Bindings:
         """The bindings at the start of a call: the dims of the instance, then integer arguments named like a dim."""
@@ -186,7 +297,7 @@ class Watch:
                     raise
 
     def ended(self, frame: FrameType, how: Ending, value: Any) -> None:
-        opened = self._open.pop(id(frame), None)
+        opened = self._open.pop(frame, None)
         if how == "raises":
             return
         if frame.f_code.co_name == "__init__":
@@ -195,7 +306,7 @@ class Watch:
             # The generator's own dims stay bound until it resumes, so each value is checked with those of its
             # arguments.
             if how == "yield":
-                self._suspended[id(frame)] = frame, opened
+                self._suspended[frame] = opened
             self._result(frame, how, value, *opened)
 
     def _result(
@@ -210,7 +321,10 @@ class Watch:
             # error of the annotation, which only the proof of that function reports.
             settle(bindings, finally_=role == "return" and watched.place == self.about)
             if role == "return":
-                self._check_arguments_again(frame)
+                # The call may have changed the objects among its arguments.
+                for name in frame.f_code.co_varnames[: frame.f_code.co_argcount]:
+                    if form_of_value(argument := frame.f_locals.get(name)) is OBJECT:
+                        self.check_module(argument)
         except Mismatch as mismatch:
             self._violated(watched.signature.function, mismatch)
         except AnnotationError as error:
@@ -219,12 +333,6 @@ class Watch:
     def _cannot_read(self, watched: Watched, error: AnnotationError) -> None:
         if self.unreadable is None and watched.place == self.about:
             self.unreadable = error
-
-    def _check_arguments_again(self, frame: FrameType) -> None:
-        """Checks the objects among a function's arguments again when it returns, since it may have changed them."""
-        for name in frame.f_code.co_varnames[: frame.f_code.co_argcount]:
-            if form_of_value(value := frame.f_locals.get(name)) is OBJECT:
-                self.check_module(value)
 
     def _constructed(self, frame: FrameType) -> None:
         code = frame.f_code
@@ -325,13 +433,6 @@ def _is_wrapper(mismatch: Mismatch) -> bool:
 
 
 _VALUES = (bool, int, float, complex, str, tuple, list, dict, type(None))
-
-
-def _site(frame: FrameType | None, whose: Whose) -> tuple[int, int]:
-    """The place in the user's code that a call comes from, found through the frames of libraries."""
-    while frame is not None and whose.of(frame.f_code) != "user":
-        frame = frame.f_back
-    return (0, 0) if frame is None else (id(frame.f_code), frame.f_lasti)
 
 
 def _converted(record: Any) -> Any:

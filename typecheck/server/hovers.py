@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from ..shapes.statements import definitions
 from .judging import Document
@@ -37,7 +37,10 @@ def hover(document: Document, line: int, column: int) -> str | None:
             if name in around:
                 return f"`{name}`: {told}"
     # A dim may be named like a parameter, as for `n: int`: then the parameter binds it, which the second loop says.
-    scopes = [*_scopes(document, line)]
+    scopes, of_functions = list[tuple[str, Mapping[str, str]]](), document.dims()
+    for name in reversed(_names_around(document, line)):  # innermost first; of a class, its methods
+        methods = (method for method in of_functions if method.startswith(f"{name}."))
+        scopes += ((each, of_functions[each]) for each in ([name] if name in of_functions else methods))
     for name, dims in scopes:
         origin = dims.get(word) or dims.get(f"*{word}")
         if origin is not None and not _is_parameter(word, origin):
@@ -52,16 +55,6 @@ def hover(document: Document, line: int, column: int) -> str | None:
 def _is_parameter(word: str, where: str) -> bool:
     """Whether a dim was bound at the parameter or field that has the name `word`."""
     return re.match(rf"(argument|config|field) ([\w.]*\.)?{re.escape(word)}(\W|$)", where) is not None
-
-
-def _scopes(document: Document, line: int) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """The functions around a line with their dims, innermost first; for a class, those of its methods."""
-    dims = document.dims()
-    for name in reversed(_names_around(document, line)):
-        if name in dims:
-            yield name, dims[name]
-        else:
-            yield from ((method, origins) for method, origins in dims.items() if method.startswith(f"{name}."))
 
 
 def _names_around(document: Document, line: int) -> list[str]:

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from ..command.cache import Cache
 from ..command.config import Config, ConfigError, read
-from ..command.conversation import Conversation
 from ..command.lines import Checked, Line
+from ..command.process import Conversation
 from ..command.running import judgement, parts_of
 from ..command.units import is_of_weft, unit_of
 from ..shapes.notes import Note, Shapes, joined

@@ -137,16 +137,14 @@ class Server:
         def send() -> None:
             if not shapes:
                 self._publish(uri, version, [diagnostic for diagnostic in diagnostics if diagnostic is not None])
-            elif self._refreshes():
+                return
+            workspace = self.pygls.client_capabilities.workspace
+            # Not every editor can be asked to fetch its hints again.
+            if workspace and workspace.inlay_hint and workspace.inlay_hint.refresh_support:
                 self.pygls.workspace_inlay_hint_refresh(None)
 
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(send)
-
-    def _refreshes(self) -> bool:
-        workspace = self.pygls.client_capabilities.workspace
-        # Not every editor can be asked to fetch its hints again.
-        return bool(workspace and workspace.inlay_hint and workspace.inlay_hint.refresh_support)
 
     def _publish(self, uri: str, version: int | None, diagnostics: list[Any]) -> None:
         told = self.types.PublishDiagnosticsParams(uri=uri, diagnostics=diagnostics, version=version)

@@ -1,6 +1,6 @@
 """The reader: follows a trace line by line and stores the shapes that the lines of one file assign.
 
-Under any transform of JAX a Python frame runs the function, and its names hold tracers with the shapes that the code is
+Under any transform of JAX a Python frame runs the function. Its names hold tracers with the shapes that the code is
 about: of one example inside `vmap`, of one slice inside `scan`. So the reader is a `Watch` that looks at frames.
 """
 
@@ -11,7 +11,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from weft.typecheck.matching.bindings import Bindings
-from weft.typecheck.proofs.following import Ending, paused
+from weft.typecheck.proofs.frames import Ending, paused
 from weft.typecheck.proofs.watch import Watch
 from weft.typecheck.shapes.statements import Assigned, Function, Statement, Statements
 from weft.typecheck.shapes.values import Value, value_of

@@ -15,13 +15,13 @@ from weft.core.paths import format_path
 from weft.typecheck.arguments.builder import Assignment, Unbuildable
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.matching.bindings import Bindings, Origin
-from weft.typecheck.proofs.budget import Budget
-from weft.typecheck.proofs.needs import DEALS, Needs, assignment_for
+from weft.typecheck.proofs.explaining import Budget
+from weft.typecheck.proofs.needs import DEALS, Needs, assignment_for, written_under
 from weft.typecheck.proofs.prover import reason_beyond, target_instead
+from weft.typecheck.proofs.report import findings_of
 from weft.typecheck.proofs.search import Search
-from weft.typecheck.proofs.shown import findings_of
-from weft.typecheck.proofs.trial import Target, Trial, run_trial
-from weft.typecheck.proofs.under_needs import written_under
+from weft.typecheck.proofs.tracing import Target, run_trial
+from weft.typecheck.proofs.trial import Trial
 from weft.typecheck.shapes.notes import Note, Shapes
 from weft.typecheck.shapes.reader import Reader
 from weft.typecheck.shapes.sizes import Names
@@ -65,6 +65,10 @@ def shapes_of(target: Target, source: Statements, dims: Mapping[str, Any], budge
     for further in _option_traces(target, source, trial, needs, dims, notes, function):
         # Further traces only fill in lines without a note: the default options are the usual case.
         notes = {**_notes([further], target.products), **notes}
+    reason = "" if trial.ok else reason_beyond(search, trial, none_passed=True)
+    if reason is None:
+        first = findings_of(target, trial)[0]
+        reason = f"line {first.line}: {first}" if first.file == target.file else str(first)
     return Shapes(
         target.name,
         line,
@@ -72,14 +76,9 @@ def shapes_of(target: Target, source: Statements, dims: Mapping[str, Any], budge
         tuple(sorted(notes.values(), key=lambda note: (note.line, note.column))),
         _dims(traces[0][1]),
         needs.words(),
-        "" if trial.ok else reason_beyond(search, trial, none_passed=True) or _failure(target, trial),
+        reason,
         trial.error is None,
     )
-
-
-def _failure(target: Target, trial: Trial) -> str:
-    first = findings_of(target, trial)[0]
-    return f"line {first.line}: {first}" if first.file == target.file else str(first)
 
 
 def _traced(
@@ -177,13 +176,11 @@ def _notes(traces: Sequence[_Trace], orders: tuple[tuple[str, ...], ...]) -> dic
             words[in_text([value for value, _ in passes], names.shape)] = None
         # A size in a variable with the dim's own name, as in `d = x.shape[0]`, needs no note.
         if {*words} != {place.text}:
-            notes[place] = Note(place.line, place.column, place.text, _in_turn([*words]))
+            # The last of several passes, then the first.
+            *_, last = words
+            text = last if len(words) == 1 else f"{last}, at first {next(iter(words))}"
+            notes[place] = Note(place.line, place.column, place.text, text)
     return notes
-
-
-def _in_turn(words: Sequence[str]) -> str:
-    """The last of several passes, then the first."""
-    return words[0] if len(words) == 1 else f"{words[-1]}, at first {words[0]}"
 
 
 def _names(

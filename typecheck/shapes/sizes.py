@@ -63,8 +63,12 @@ class Names:
         if exact is not None:
             return exact
         # Only a product of free dims can be divided out of a term; a dim that is a sum, such as `a+b`, cannot.
-        products = [(name, _product(dim.terms)) for name, dim in of_one_trace]
-        known = [_Named(name, *product) for name, product in products if product is not None]
+        of_one_term = [(name, *dim.terms.items()) for name, dim in of_one_trace if len(dim.terms) == 1]
+        known = [
+            _Named(name, number, Counter(monomial))
+            for name, (monomial, number) in of_one_term
+            if not any(isinstance(one, Atom) for one in monomial)
+        ]
         return _Writer(known, self.orders).write(size.terms)
 
     def _integer(self, sizes: tuple[Any, ...]) -> str:
@@ -132,11 +136,6 @@ class _Named(NamedTuple):
     name: str
     number: int
     symbols: Counter[str]
-
-
-def _product(terms: Terms) -> tuple[int, Counter[str]] | None:
-    (monomial, number), *more = terms.items()
-    return None if more or any(isinstance(one, Atom) for one in monomial) else (number, Counter(monomial))
 
 
 class _Writer:

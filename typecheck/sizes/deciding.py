@@ -132,17 +132,19 @@ def _without_quotient(terms: Terms) -> Terms:
     """The polynomial of `terms < 0` without its quotient, if a term is a quotient: `x // c < y` is `x < c * y`."""
     for monomial, coefficient in terms.items():
         atom = monomial[0] if len(monomial) == 1 and abs(coefficient) == 1 else None
-        if isinstance(atom, Atom) and atom.op == "//" and _is_positive(atom.divisor):
+        # A sum of products of dims is positive at all sizes. A quotient in it might be negative.
+        if (
+            isinstance(atom, Atom)
+            and atom.op == "//"
+            and all(
+                number > 0 and all(isinstance(factor, str) for factor in factors) for factors, number in atom.divisor
+            )
+        ):
             divisor, rest = dict(atom.divisor), {key: number for key, number in terms.items() if key != monomial}
             if coefficient == 1:
                 return plus(dict(atom.dividend), product(divisor, rest))
             return plus(plus(product(divisor, plus(rest, constant(1))), dict(atom.dividend), -1), constant(-1))
     return terms
-
-
-def _is_positive(terms: Frozen) -> bool:
-    """Whether a divisor is positive at all sizes: a sum of products of dims. A quotient in it might be negative."""
-    return all(number > 0 and all(isinstance(factor, str) for factor in monomial) for monomial, number in terms)
 
 
 def decided(question: Question, least: Mapping[str, int]) -> bool | None:
@@ -160,10 +162,16 @@ def decided(question: Question, least: Mapping[str, int]) -> bool | None:
     terms = dict(question.terms)
     names = sorted(dims_of(terms))
     step = period(terms)
+
+    def exceeding(name: str) -> Terms:
+        smallest = 0 if name.startswith(_QUOTIENT) else least.get(name, 1)
+        return plus(constant(smallest), {(name,): 1})
+
     if step is None:
         # A divisor is no number. The *ends* are the polynomial at the least and greatest values of its remainders. A
         # sign that it has at all ends it has between them, too; if the ends differ in sign, it may be 0 between them.
-        ends = [_beyond(end, least) for end in _without_atoms(terms, least)]
+        # They are polynomials in new variables: by how much each dim exceeds its smallest size, which is 0 or more.
+        ends = [replaced(end, exceeding) for end in _without_atoms(terms, least)]
         below, above = (
             {_sign_of(Question(True, frozen(plus({}, end, times))), plus({}, end, times)) for end in ends}
             for times in (1, -1)
@@ -190,12 +198,6 @@ def _by_rests(names: Sequence[str], step: int, least: Mapping[str, int]) -> Iter
     for rests in itertools.product(range(step), repeat=len(names)):
         starts = (least.get(name, 1) + rest for name, rest in zip(names, rests, strict=True))
         yield {name: plus(constant(start), {(name,): step}) for name, start in zip(names, starts, strict=True)}
-
-
-def _beyond(terms: Terms, least: Mapping[str, int]) -> Terms:
-    """The polynomial in new variables: by how much each dim exceeds its smallest size. All of them are 0 or more."""
-    smallest = {name: 0 if name.startswith(_QUOTIENT) else least.get(name, 1) for name in dims_of(terms)}
-    return replaced(terms, lambda name: plus(constant(smallest[name]), {(name,): 1}))
 
 
 def _without_atoms(terms: Terms, least: Mapping[str, int]) -> list[Terms]:

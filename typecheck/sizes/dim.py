@@ -36,6 +36,13 @@ _CHECKER = f"{_ROOT / 'typecheck'}{os.sep}"
 _OWN = tuple(f"{_ROOT / room}{os.sep}" for room in ("core", "transforms", "modules", "nnx"))
 
 
+# What a size answers to `isinstance`, `hash`, `str`, `float` and `operator.index` depends on who asks, and only the
+# frame tells that. A program asks to decide something: it gets what an integer would give it, and the dims are pinned.
+# JAX asks the same to find out whether a size is symbolic, to look into its caches, and to write errors. If JAX got the
+# number, it would take the size for a number, and return the result of an earlier trace. Two classes of sizes are no
+# way out, since both get the same object, in the shape of the same array.
+
+
 def _is_silent(frame: FrameType) -> bool:
     """Whether a frame runs code of JAX, of NumPy or of weft, whose use of a size is no decision of the program."""
     # Most frames are JAX's own, which are told by their file alone.
@@ -94,7 +101,7 @@ class Dim:
 
     # No subclass of `int`: C code would read the number of such a size, and no question would be recorded.
     __slots__ = ("_hash", "_number", "part", "space", "terms")
-    _weft_is_size = True  # see `language.objects.is_size`
+    _weft_is_size = True  # see `language.forms.is_size`
 
     def __init__(self, space: Space, terms: Terms):
         self.space, self.terms, self.part = space, terms, space.part
@@ -600,14 +607,7 @@ def known_to_python() -> AbstractContextManager[None]:
     # These are C functions: `math.sqrt(n)` would read the number of `n` and return a plain float, and Python makes an
     # `int` of whatever `__len__` returns.
     of_math = [(math, name, _of_floats) for name in _FUNCTIONS if hasattr(math, name)]
-    return patched(*of_math, (builtins, "len", _length), (np, "arange", _of_numbers))
-
-
-def _length(plain: Callable[[Any], int], of: Any, /) -> Any:
-    """`len`, but of a traced array the `Dim` of its first axis."""
-    if isinstance(of, edge.Tracer) and of.shape and type(of.shape[0]) is Dim:
-        return of.shape[0]
-    return plain(of)
+    return patched(*of_math, (builtins, "len", edge.length(Dim)), (np, "arange", _of_numbers))
 
 
 def _of_numbers(plain: Callable[..., Any], *inputs: Any, **options: Any) -> Any:

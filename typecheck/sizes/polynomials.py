@@ -144,13 +144,13 @@ def _without_factor(*sides: Terms) -> tuple[list[Terms], Terms]:
 
     If such a dim were 0, the division would raise.
     """
-    counts = (collections.Counter(filter(_is_dim, monomial)) for side in sides for monomial in side)
+    counts = (
+        collections.Counter(factor for factor in monomial if isinstance(factor, str))
+        for side in sides
+        for monomial in side
+    )
     factor: Terms = {tuple(functools.reduce(operator.and_, counts).elements()): 1}
     return [divided(side, factor)[0] for side in sides], factor
-
-
-def _is_dim(factor: str | Atom) -> bool:
-    return isinstance(factor, str)
 
 
 def _is_small(rest: Terms, divisor: Terms) -> bool:

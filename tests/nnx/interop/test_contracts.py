@@ -11,7 +11,7 @@ import pytest
 from weft import nnx
 from weft.core import hooks
 from weft.nnx.interop.contracts import LAYER, structure
-from weft.typecheck.language.objects import NOTED, layer_of, note_sizes, objects_in, sizes_of_object
+from weft.typecheck.language.forms import NOTED, layer_of, note_sizes, objects_in, sizes_of_object
 
 
 class Layer(nnx.Module):
@@ -36,7 +36,7 @@ def test_other_classes_are_not():
 def test_importing_nnx_does_not_load_the_checker():
     code = "import sys; from weft import nnx; print([n for n in sys.modules if n.startswith('weft.typecheck')])"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert "weft.typecheck.language.objects" not in loaded
+    assert "weft.typecheck.language.forms" not in loaded
     assert "weft.typecheck.arguments.arguments" not in loaded
 
 

@@ -15,8 +15,8 @@ import weft
 from weft import nnx
 from weft.core.caches import tables
 from weft.core.interpreter.values import VALUES
-from weft.transforms.transformed import interpreted_at_once
 from weft.transforms.branches import COND, COND_OPTIONS
+from weft.transforms.transformed import interpreted_at_once
 
 FACTOR = 2.0
 

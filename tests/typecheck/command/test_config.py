@@ -9,7 +9,7 @@ import pytest
 from weft.typecheck.command.config import Config, ConfigError, read
 from weft.typecheck.command.front import main as command
 from weft.typecheck.command.linter import judge_here
-from weft.typecheck.proofs.budget import USUAL
+from weft.typecheck.proofs.explaining import USUAL
 
 LAYERS = """
     from jaxtyping import Array, Float

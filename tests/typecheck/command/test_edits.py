@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from weft.typecheck.command.cache import Cache
 from weft.typecheck.command.config import Settings
-from weft.typecheck.command.conversation import Conversation
 from weft.typecheck.command.lines import to_json
+from weft.typecheck.command.process import Conversation
 from weft.typecheck.command.running import judgement, parts_of
 from weft.typecheck.command.units import units_of
 

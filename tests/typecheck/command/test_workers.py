@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from weft.typecheck.command.config import Settings
-from weft.typecheck.command.conversation import Conversation
+from weft.typecheck.command.process import Conversation
 from weft.typecheck.command.units import unit_of
 
 pytestmark = pytest.mark.slow

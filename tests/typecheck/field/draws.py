@@ -24,7 +24,7 @@ def drawn(rows: Path) -> int:
     sys.path.insert(0, str(HERE.parent / "proofs"))
     from drawing import violations  # pyright: ignore[reportMissingImports]
     from weft.typecheck.command.linter import definitions
-    from weft.typecheck.proofs.budget import USUAL
+    from weft.typecheck.proofs.explaining import USUAL
     from weft.typecheck.proofs.prover import proofs_of
 
     conditional = [row for row in map(json.loads, rows.read_text().splitlines()) if row.get("assumptions")]

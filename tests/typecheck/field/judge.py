@@ -14,12 +14,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from weft.typecheck.command.flax_programs import flax_over_weft
 from weft.typecheck.command.linter import definitions
-from weft.typecheck.command.loading import import_below
+from weft.typecheck.command.loading import flax_over_weft, import_below
 from weft.typecheck.errors import AnnotationError
-from weft.typecheck.proofs.budget import USUAL
-from weft.typecheck.proofs.following import listening
+from weft.typecheck.proofs.explaining import USUAL
+from weft.typecheck.proofs.frames import listening
 from weft.typecheck.proofs.prover import Proof, proofs_of
 
 SECONDS = 40

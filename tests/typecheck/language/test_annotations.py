@@ -13,8 +13,8 @@ from weft import Module, nnx
 from weft.typecheck import Batched, Dims
 from weft.typecheck.language.annotations import ANYTHING, ArrayOf, RecordOf, holds_arrays
 from weft.typecheck.language.forms import form_of, has_own_dims
-from weft.typecheck.language.names import names_in, shapes_in
 from weft.typecheck.language.reading import read
+from weft.typecheck.language.signatures import names_in, shapes_in
 
 
 class Record(Module):

@@ -36,8 +36,8 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 import corpus  # noqa: E402
 from edits import mutants_of  # noqa: E402
 from weft.typecheck.arguments.builder import Assignment, Builder  # noqa: E402
-from weft.typecheck.language.names import names_of_class  # noqa: E402
-from weft.typecheck.proofs.budget import USUAL  # noqa: E402
+from weft.typecheck.language.signatures import names_of_class  # noqa: E402
+from weft.typecheck.proofs.explaining import USUAL  # noqa: E402
 from weft.typecheck.proofs.prover import proofs_of, verify  # noqa: E402
 from weft.typecheck.proofs.report import Report  # noqa: E402
 from weft.typecheck.proofs.search import Search  # noqa: E402

@@ -11,13 +11,12 @@ from beartype import beartype
 from jaxtyping import jaxtyped
 from weft.typecheck.arguments.builder import Assignment, Builder, Unbuildable
 from weft.typecheck.modes import mode
-from weft.typecheck.proofs.budget import USUAL
+from weft.typecheck.proofs.explaining import USUAL
+from weft.typecheck.proofs.guards import Passing
 from weft.typecheck.proofs.needs import Needs
-from weft.typecheck.proofs.passing import Passing
 from weft.typecheck.proofs.prover import target_instead
 from weft.typecheck.proofs.search import Search
-from weft.typecheck.proofs.tracing import trace
-from weft.typecheck.proofs.trial import Target
+from weft.typecheck.proofs.tracing import Target, trace
 
 
 def draws(keys: Mapping[str, int], needs: Needs, source: random.Random, count: int) -> Iterator[dict[str, int]]:

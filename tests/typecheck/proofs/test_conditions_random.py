@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jaxtyping import Array, Float
-from weft.typecheck.proofs.budget import USUAL
+from weft.typecheck.proofs.explaining import USUAL
 from weft.typecheck.proofs.prover import proofs_of, verify
 
 from .. import corpus

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 from weft.typecheck.proofs.prover import verify
@@ -25,6 +26,23 @@ def deep(x: Float[Array, "n d"], rest: int = 60) -> Float[Array, "n d"]:
     return x if rest == 0 else deep(jnp.tanh(x), rest - 1)
 
 
+class Counting:
+    """A count that is no number, with a leaf that is made anew at each flattening."""
+
+    def __init__(self, count):
+        self.count = count
+
+
+jax.tree_util.register_pytree_node(Counting, lambda it: ((object(),), None), lambda _, parts: Counting(0))
+
+
+def counted(x: Float[Array, "n d"]) -> Float[Array, "n d"]:
+    def step(x, counting):
+        return x if counting.count == 0 else step(jnp.tanh(x), Counting(counting.count - 1))
+
+    return step(x, Counting(60))
+
+
 def test_a_recursion_without_an_end_is_named_and_not_followed_to_pythons_limit():
     (contract,) = verify(caught).contracts
     assert contract.verdict is Verdict.UNDECIDED
@@ -41,3 +59,8 @@ def test_a_deep_recursion_that_counts_is_followed_to_its_end():
     (contract,) = verify(deep).contracts
     assert contract.verdict is Verdict.HOLDS
     assert contract.assumptions == ("rest = 60 or 0",)
+
+
+def test_objects_that_are_made_anew_at_each_look_are_not_taken_for_the_same():
+    (contract,) = verify(counted).contracts
+    assert contract.verdict is Verdict.PROVED, contract.reason

@@ -13,7 +13,7 @@ import weft
 from jaxtyping import Array, Float, Shaped
 from weft.typecheck.proofs.prover import verify
 from weft.typecheck.proofs.report import Contract, Verdict
-from weft.typecheck.proofs.trial import run_trial
+from weft.typecheck.proofs.tracing import run_trial
 
 
 def sizes_tried(function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> tuple[Contract, int]:

@@ -6,13 +6,15 @@ import sys
 import threading
 
 import pytest
-from weft.typecheck.proofs import following
-from weft.typecheck.proofs.following import listening, paused
+from weft.typecheck.proofs import frames
+from weft.typecheck.proofs.frames import listening, paused
 
 MONITORS = sys.version_info >= (3, 12)
 WAYS = [
-    pytest.param(following._traced, marks=pytest.mark.skipif(MONITORS, reason="sys.monitoring is there, and used")),
-    pytest.param(following._monitored, marks=pytest.mark.skipif(not MONITORS, reason="Python 3.12 and newer has it")),
+    pytest.param(frames._traced, marks=pytest.mark.skipif(MONITORS, reason="sys.monitoring is there, and used")),
+    pytest.param(
+        frames._MONITOR.following, marks=pytest.mark.skipif(not MONITORS, reason="Python 3.12 and newer has it")
+    ),
 ]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from weft.typecheck.proofs import guards, whose
+from weft.typecheck.proofs import frames, guards
 from weft.typecheck.proofs.guards import raised_at
 
 REFUSES = "def check(n):\n    if n % 2:\n        raise ValueError(n)\n"
@@ -59,6 +59,6 @@ def test_packages_beside_their_metadata_are_installed_ones(monkeypatch: pytest.M
     (tmp_path / "vendored" / "some-1.0.dist-info").mkdir(parents=True)
     targets = (f"{tmp_path}/vendored/",)
     monkeypatch.setattr(sys, "path", [*sys.path, "/other/src", str(tmp_path / "vendored")])
-    assert [one for one in inspect.unwrap(whose._targets)() if not one.endswith("site-packages/")] == [*targets]
-    monkeypatch.setattr(whose, "_targets", lambda: targets)
-    assert [whose.is_installed(f"{tmp_path}/{folder}/some.py") for folder in ("vendored", "src")] == [True, False]
+    assert [one for one in inspect.unwrap(frames._targets)() if not one.endswith("site-packages/")] == [*targets]
+    monkeypatch.setattr(frames, "_targets", lambda: targets)
+    assert [frames.is_installed(f"{tmp_path}/{folder}/some.py") for folder in ("vendored", "src")] == [True, False]

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from weft.typecheck.arguments.builder import Assignment
-from weft.typecheck.proofs.needs import DEALS, Needs, assignment_for
-from weft.typecheck.proofs.under_needs import written_under
+from weft.typecheck.proofs.needs import DEALS, Needs, assignment_for, written_under
 from weft.typecheck.sizes.polynomials import dims_of
 from weft.typecheck.sizes.space import Space
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import jaxtyping
 import pytest
 from jaxtyping import Array, Float
-from weft.typecheck.proofs import trial
+from weft.typecheck.proofs import tracing
 from weft.typecheck.proofs.prover import verify
 from weft.typecheck.proofs.report import Finding
 
@@ -22,7 +22,7 @@ from weft.typecheck.proofs.report import Finding
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has this file count as one of an installed package."""
-    monkeypatch.setattr(trial, "is_users", lambda file, own=frozenset(): file in own)
+    monkeypatch.setattr(tracing, "is_users", lambda file, own=frozenset(): file in own)
 
 
 def swapped(x: Float[Array, "b i"], w: Float[Array, "o i"]) -> Float[Array, "b o"]:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 from jaxtyping import Array, Float
 from weft.typecheck import verify
-from weft.typecheck.proofs.budget import USUAL
+from weft.typecheck.proofs.explaining import USUAL
 from weft.typecheck.proofs.prover import proofs_of
 
 from .drawing import violations

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import pytest
 from weft.typecheck.arguments.builder import Builder, Scope
 from weft.typecheck.language.dims import Shape
-from weft.typecheck.proofs.budget import USUAL, Budget
+from weft.typecheck.proofs.explaining import USUAL, Budget
 from weft.typecheck.proofs.search import Outcome, Search
-from weft.typecheck.proofs.trial import Target
+from weft.typecheck.proofs.tracing import Target
 
 
 def target(

@@ -14,7 +14,7 @@ from weft.typecheck.arguments.subclasses import is_abstract
 from weft.typecheck.proofs.explaining import MOST_CLASSES
 from weft.typecheck.proofs.prover import verify
 from weft.typecheck.proofs.report import Verdict
-from weft.typecheck.proofs.trial import run_trial
+from weft.typecheck.proofs.tracing import run_trial
 
 
 class Kernel(eqx.Module):

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 from jaxtyping import Array, Float
 from weft.typecheck.errors import AnnotationError
-from weft.typecheck.proofs.budget import USUAL
+from weft.typecheck.proofs.explaining import USUAL
 from weft.typecheck.proofs.prover import proofs_of
 from weft.typecheck.proofs.report import Verdict
 

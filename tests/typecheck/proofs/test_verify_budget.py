@@ -17,7 +17,7 @@ from weft.typecheck.__main__ import main as command
 from weft.typecheck.command.linter import judge_here
 from weft.typecheck.errors import BudgetError
 from weft.typecheck.proofs import explaining
-from weft.typecheck.proofs.budget import Budget
+from weft.typecheck.proofs.explaining import Budget
 from weft.typecheck.proofs.prover import proofs_of, verify
 from weft.typecheck.proofs.report import Contract, Verdict
 

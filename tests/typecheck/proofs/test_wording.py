@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from weft.typecheck.proofs.wording import (
+from weft.typecheck.proofs.violations import (
     DTYPES,
     UNPACKED,
     UNPAIRED,

@@ -7,6 +7,7 @@ import itertools
 import math
 import operator
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
+from weft.typecheck.sizes import dim
 from weft.typecheck.sizes.clauses import Clause, with_clause
 from weft.typecheck.sizes.deciding import Question, decided, is_impossible, otherwise, question_of
 from weft.typecheck.sizes.dim import Dim, Real, is_same, known_to_python
@@ -189,6 +191,37 @@ def test_an_order_is_said_as_one_would_say_it():
 def test_what_takes_the_number_pins(take: Callable[[Any], Any]):
     space, known = dims(n=7)
     take(known["n"])
+    assert {*space.pinned} == {"n"}
+
+
+@pytest.mark.parametrize("file", [jax.__file__, np.__file__, dim.__file__])
+@pytest.mark.parametrize(
+    ("asks", "expected"),
+    [
+        ("isinstance(n, int)", False),
+        ("isinstance(n / 2, float)", False),
+        ("str(n)", "n"),
+        ("repr(n)", "n"),
+        ("format(n, 'd')", "n"),
+        ("f'{(n, 3)}'", "(n, 3)"),
+        ("float(n)", 7.0),
+        ("repr(n / 2)", "3.5"),
+        ("hash(n) == hash(7)", False),
+    ],
+)
+def test_what_a_library_or_the_checker_asks_is_no_decision_of_the_program(file: str, asks: str, expected: Any):
+    space, known = dims(n=7)
+    assert eval(compile(asks, file, "eval"), {}, known) == expected
+    assert not space.pinned
+
+
+def test_only_where_jax_tests_whether_a_size_is_a_number_it_is_none():
+    space, known = dims(n=7)
+    index, names = "operator.index(n)", {"operator": operator}
+    with pytest.raises(TypeError, match="the size is symbolic"):
+        eval(compile(index, str(Path(jax.__file__).parent / "_src" / "core.py"), "eval"), names, known)
+    assert not space.pinned
+    assert eval(compile(index, "program.py", "eval"), names, known) == 7
     assert {*space.pinned} == {"n"}
 
 
