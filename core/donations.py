@@ -64,7 +64,7 @@ def explain_deleted(error: Exception, record: Any, args: Sequence[Any]) -> None:
 
     An error of an inner record is replaced too: the outermost one knows the whole paths.
     """
-    # A ValueError comes from JAX 0.10, if the operation has been compiled before.
+    # floor: a ValueError comes from JAX 0.10, if the operation has been compiled before.
     says_so = isinstance(error, RuntimeError | ValueError) and names.DELETED in str(error)
     if not says_so and not isinstance(error, DonatedError):
         return

@@ -49,7 +49,7 @@ _derivations = (
     Names("jax._src.pjit", _SPEED, "_dce_jaxpr_pjit", "_transpose_jaxpr_fancy"),
     Names("jax._src.interpreters.batching", _SPEED, "_batch_jaxpr2", "_batch_jaxpr_axes"),
     Names("jax._src.interpreters.ad", _SPEED, "_jvp_jaxpr", "_linearize_jaxpr"),
-    # The second is its name since JAX 0.11.
+    # floor: the second is its name since JAX 0.11.
     Names(
         "jax._src.interpreters.partial_eval", _SPEED,
         "_prune_closed_jaxpr_outputs", "_prune_jaxpr_outputs_cached", optional=True,
@@ -217,8 +217,8 @@ def traced_to_explain(note: Callable[[Any, int, int], None]) -> AbstractContextM
 
     def call_custom(call: Callable[..., Any], function: Any, /, *args: Any, **kwargs: Any) -> Any:
         if backward := getattr(function, "bwd", None):
-            # JAX reads `bwd` from the function during the call. It is replaced in a copy, which no other thread sees;
-            # Python 3.11 cannot make it by `copy.copy`.
+            # JAX reads `bwd` from the function during the call. It is replaced in a copy, which no other thread sees.
+            # floor: Python 3.11 cannot make it by `copy.copy`.
             copy = object.__new__(type(function))
             vars(copy).update(vars(function))
             copy.bwd = functools.wraps(backward)(functools.partial(_with_own_lines, backward))

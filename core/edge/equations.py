@@ -38,7 +38,7 @@ def opened(jaxpr: AnyJaxpr) -> Jaxpr:
 
 def scan_counts(params: Params) -> tuple[int, int]:
     """The number of a scan's operands that are constants, and that are carried; the others are scanned."""
-    if "ft_in" not in params:  # JAX 0.10
+    if "ft_in" not in params:  # floor: JAX 0.10 has numbers
         return params["num_consts"], params["num_carry"]
     consts, carry, _ = params["ft_in"].unpack()
     return len(consts), len(carry)

@@ -25,7 +25,7 @@ _hijax = Names(
 )
 _calls = Names("jax.experimental.hijax", _FEATURE, "HiPrim", "VJPHiPrimitive", optional=True)
 _now = Names("jax.experimental", _FEATURE, "cur_qdd", optional=True)
-# Names of a JAX whose hijax values may change in a trace.
+# floor: names of a JAX whose hijax values may change in a trace.
 changing = Names(
     "jax.experimental.hijax",
     _FEATURE,

@@ -77,7 +77,7 @@ def flatten_one_level(node: Any) -> tuple[Iterable[tuple[Any, Any]], Any] | None
     level = _flatten_one_level(node)
     if level is None or not isinstance(node, tuple) or not hasattr(cast(Any, node), "_fields"):
         return level
-    # JAX 0.10 gives every child of a namedtuple the key of the first.
+    # floor: JAX 0.10 gives every child of a namedtuple the key of the first.
     names: tuple[str, ...] = cast(Any, node)._fields
     attribute = _jtu.GetAttrKey
     return [(attribute(name), child) for name, (_, child) in zip(names, level[0], strict=True)], level[1]

@@ -16,6 +16,6 @@ jax: Any = _jax
 jnp: Any = _jnp
 lax: Any = _jax.lax
 
-# The value of `jit(inline=)` by which a function's equations are put into the outer jaxpr. Since JAX 0.11 `True`
+# floor: the value of `jit(inline=)` by which a function's equations are put into the outer jaxpr. Since JAX 0.11 `True`
 # inlines only in MLIR, so that jaxprs had an additional call.
 INLINED: Any = _jax.Inline.JAX_EARLY if hasattr(_jax, "Inline") else True

@@ -324,5 +324,5 @@ def _hoisted_bind(primitive: Primitive) -> Callable[..., Sequence[jax.Array]]:
     return bind
 
 
-# Since JAX 0.11 `closed_call` is an equation like any other, which `grad` transforms by itself.
+# floor: since JAX 0.11 `closed_call` is an equation like any other, which `grad` transforms by itself.
 _CONTROL_FLOW = (_jax.jit_p, _jax.remat_p, _jax.scan_p, _jax.cond_p, _jax.while_p, *_jax.call_primitives())

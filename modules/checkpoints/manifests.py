@@ -31,7 +31,7 @@ Keys = tuple[str, ...]
 FORMAT = 1
 ARRAYS, MANIFEST = "arrays", "manifest"
 
-# Orbax walks trees recursively, which Python 3.11 does not do much deeper.
+# floor: Orbax walks trees recursively, which Python 3.11 does not do much deeper.
 _DEEPEST = 100
 # Bytes below which an array is copied to the host at once: that takes less time than Orbax's handling of a JAX array.
 _SMALL = 1 << 16

@@ -4,6 +4,7 @@ Inside a trace a box is a tracer, and JAX tracks the types of its current leaves
 box of a ref Variable is never written: its ref is.
 """
 
+# floor: newer JAX has `fixed_boxes.py` alone.
 # JAX annotates these interfaces loosely, and renames their parameters from release to release.
 # pyright: reportIncompatibleMethodOverride=false
 

@@ -26,6 +26,7 @@ from weft.nnx.variable.modes import VariableMeta
 from weft.nnx.variable.operators import OPERATORS
 
 # By name, because each module needs parts of JAX that only its versions have.
+# floor: the boxes that change are those of JAX up to 0.10.
 boxes: Any = importlib.import_module(f"weft.nnx.variable.{'changing' if CHANGING else 'fixed'}_boxes")
 
 # ---------------------------------------------------------------------- boxes and Variables
@@ -134,6 +135,7 @@ class HijaxVariable(Representable, metaclass=_BoxMeta):
     def cur_qdd(self) -> Any:
         return self.type_state()
 
+    # floor: only a box that changes has a type state.
     def type_state(self) -> Any:
         """The types of the box's current leaves, which JAX up to 0.10 asks for when it traces a concrete box."""
         return boxes.VariableQDD(tuple(map(jax.typeof, self._leaves)), self._treedef)
