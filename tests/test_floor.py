@@ -1,4 +1,4 @@
-"""What exists for the oldest Python and JAX alone is marked, and listed on one page, so that leaving them is one commit."""
+"""What exists for the oldest Python and JAX alone is marked and listed, so that leaving them is one commit."""
 
 from __future__ import annotations
 

@@ -43,7 +43,8 @@ T = TypeVar("T")
 V = TypeVar("V")
 C = TypeVar("C", covariant=True)
 
-# floor: a jaxpr with its constants. Since JAX 0.11 it is another name for `Jaxpr`, and JAX's type stubs no longer have it.
+# A jaxpr with its constants.
+# floor: since JAX 0.11 it is another name for `Jaxpr`, and JAX's type stubs no longer have it.
 if TYPE_CHECKING:
     ClosedJaxpr = Jaxpr
 else:
