@@ -84,6 +84,9 @@ def _checked(arrays: list[Any], condition: Any, *, message: str) -> list[Any]:
     return cast(Any, eqx).error_if(arrays, condition, message)
 
 
+# --- checkify ---------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class CheckifyOptions:
     """The options of one `checkify`."""

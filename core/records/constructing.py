@@ -79,6 +79,8 @@ def refused_arguments(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     return None
 
 
+# --- records that contain themselves ----------------------------------------------------------------------------------
+
 # Types whose values hold no other values, which are most.
 _ENDS = {str, bytes, bool, int, float, complex, type(None), type}
 # The search ends after this many objects: an object that leads to more belongs to the program, not to a model.
@@ -123,6 +125,9 @@ def _children(value: Any) -> Iterable[tuple[Any, Any]]:
     if isinstance(value, list | tuple | set | frozenset):
         return enumerate(cast("list[Any]", value))
     return () if callable(value) or isinstance(value, ModuleType) else getattr(value, "__dict__", {}).items()
+
+
+# --- fields that a constructor computes -------------------------------------------------------------------------------
 
 
 @kept_with_class

@@ -59,6 +59,9 @@ def use_own_cached_properties(cls: type[Any]) -> None:
             setattr(cls, name, CachedProperty(value.func, name))
 
 
+# --- contracts --------------------------------------------------------------------------------------------------------
+
+
 _BINARY = "add sub mul matmul truediv floordiv mod divmod pow lshift rshift and xor or"
 _OTHERS = ("neg", "pos", "abs", "invert", "getitem", "contains", "iter", "lt", "le", "gt", "ge")
 OPERATORS = frozenset(

@@ -191,6 +191,8 @@ def unwrapped(argument: Any) -> Any:
     return argument.value if type(argument) in (Static, Bound) else argument
 
 
+# --- pending records --------------------------------------------------------------------------------------------------
+
 # The descriptor of `__dict__` itself: equinox's `__getattribute__` is Python code, without which this is a fifth
 # faster.
 read_dict: Callable[[Any], dict[str, Any]] = eqx.Module.__dict__["__dict__"].__get__

@@ -259,6 +259,8 @@ def is_alike(old: PyTree, new: PyTree) -> bool:
     return was.keys() == now.keys() and False not in [is_alike(was[name], now[name]) for name in was]
 
 
+# --- which record a successor belongs to ------------------------------------------------------------------------------
+
 # Trees with records, each with its name in errors.
 Others = Sequence[tuple[str, PyTree]]
 
