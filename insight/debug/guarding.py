@@ -229,7 +229,9 @@ class Guarded:
         paths = self._paths(wrong, arguments, outcome)
         # An argument whose only infinities are -inf is a mask, and a NaN from it is the program's fault. Any other
         # argument that is not finite is itself to blame, unless an equation made a bad value of its own.
-        is_blamed = not all(_is_mask(values[i]) for i in inputs) and not any(o.step.generates for o in origins)
+        arrays = [np.asarray(values[i]) for i in inputs]
+        are_masks = all((np.isfinite(array) | np.isneginf(array)).all() for array in arrays)
+        is_blamed = not are_masks and not any(origin.step.generates for origin in origins)
         if origins and not is_blamed:
             transforms = {name for eqn in iter_equations(run.jaxpr.eqns) for name in scopes(eqn)[0]}
             loss = next((path for path, i in zip(paths, wrong, strict=True) if outputs[i] == _loss_of(run.jaxpr)), None)
@@ -308,11 +310,6 @@ class Guarded:
             leaf.shape[0]: format_path(path) for path, leaf in described.leaves if len(getattr(leaf, "shape", ())) == 1
         }
         return [names.get(numbers[i], f"output {numbers[i]}") for i in wrong]
-
-
-def _is_mask(value: Any) -> bool:
-    array = np.asarray(value)
-    return bool((np.isfinite(array) | np.isneginf(array)).all())
 
 
 def _loss_of(jaxpr: Any) -> int | None:

@@ -251,17 +251,15 @@ class Run:
             # In a product or a reduction every input element may reach every output element. So the equation runs again
             # with ones for its bad inputs: the elements that are bad then are its own.
             step.causes = [(atom, None) for atom, state in zip(eqn.invars, bad, strict=True) if state]
-            wrong = mask & (False if eqn.primitive is self.expected else self._bad_of_finite(eqn, values, which))
+            clean = [jnp.where(jnp.isfinite(x), x, jnp.ones_like(x)) if is_inexact(x) else x for x in values]
+            is_intended = eqn.primitive is self.expected
+            wrong = mask & (False if is_intended else ~np.asarray(jnp.isfinite(self.bind(eqn, clean)[which])))
         step.generates = bool(wrong.any())
         step.wrong = wrong if step.generates else mask
         # Only a possible origin is shown with its values. To keep all of them would hold each intermediate of the
         # program.
         if step.generates or step.makes_nan:
             step.values = values, out
-
-    def _bad_of_finite(self, eqn: JaxprEqn, values: Sequence[Any], which: int) -> np.ndarray:
-        clean = [jnp.where(jnp.isfinite(x), x, jnp.ones_like(x)) if is_inexact(x) else x for x in values]
-        return ~np.asarray(jnp.isfinite(self.bind(eqn, clean)[which]))
 
     def origins(self, atom: Any, reach: Any = None) -> tuple[list[Origin], list[int]]:
         """Returns the origins of a bad variable, and the positions of the inputs of this jaxpr by which it came in.

@@ -115,6 +115,7 @@ def _bytes(array: Any) -> int:
 
 
 def _unplaced(eqns: list[JaxprEqn], least: int) -> list[Unplaced]:
+    # By identity, because literals have no hash; `eqns` keeps all of them alive.
     constrained = {id(var) for eqn in eqns if eqn.primitive.name in _PLACING for var in (*eqn.invars, *eqn.outvars)}
     largest: dict[str, Unplaced] = {}
     for eqn in eqns:

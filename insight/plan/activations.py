@@ -34,7 +34,7 @@ def activations_of(program: Program) -> Activations:
     unseen: set[str] = set()
 
     def run(equation: JaxprEqn, values: list[Any]) -> Any:
-        if is_backward(equation) or not _holds_derivative(equation):
+        if is_backward(equation) or not any(map(is_backward, iter_equations([equation]))):
             return _jax.bind_equation(equation, values)
         name, params = equation.primitive.name, equation.params
         if name in ("jit", "pjit"):
@@ -73,10 +73,6 @@ def activations_of(program: Program) -> Activations:
     return Activations(
         Program(outputs, program.arguments, (), (None,) * len(paths)), list(paths.values()), sorted(unseen)
     )
-
-
-def _holds_derivative(equation: JaxprEqn) -> bool:
-    return any(map(is_backward, iter_equations([equation])))
 
 
 def _nearest_path(var: Any, made: dict[Any, tuple[JaxprEqn, int]]) -> str:

@@ -44,6 +44,7 @@ def main(argv: Sequence[str]) -> int:
         plan = _plan(file, name, {axis: int(size) for axis, _, size in pairs}, options, parser.error)
         if options.out:
             plan.save(options.out)
+    # The script is the user's and may raise anything; its line says more than the frames of this command.
     except Exception as error:
         parser.error(_in_one_line(error, file))
     print(plan)
@@ -51,10 +52,15 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _plan(file: str, name: str, sizes: dict[str, int], options: Any, refuse: Callable[[str], NoReturn]) -> Any:
+    import jax
     from weft.insight.plan.planning import TABLES, as_mesh, plan
 
     mesh = as_mesh(sizes)
-    _simulate(mesh.size)
+    # For scripts that make a mesh of devices as they load, this process gets as many as the mesh has.
+    jax.config.update("jax_platforms", "cpu")
+    # JAX refuses this after its backend has started, as in a notebook. The plan does not need it, only such scripts do.
+    with contextlib.suppress(RuntimeError):
+        jax.config.update("jax_num_cpu_devices", mesh.size)
     script = _load(Path(file))
     function = getattr(script, name, None)
     if not callable(function):
@@ -67,16 +73,6 @@ def _plan(file: str, name: str, sizes: dict[str, int], options: Any, refuse: Cal
         refuse(f"{options.target} returns {type(made).__name__}, and has to return (step, *arguments)")
     asked = {"hardware": options.hardware, "largest_batch": options.largest_batch}
     return plan(made[0], *made[1:], mesh=mesh, rules=rules, **asked)
-
-
-def _simulate(count: int) -> None:
-    """Gives this process as many devices as the mesh has, for scripts that make a mesh of devices as they load."""
-    import jax
-
-    jax.config.update("jax_platforms", "cpu")
-    # JAX refuses this after its backend has started, as in a notebook. The plan does not need it, only such scripts do.
-    with contextlib.suppress(RuntimeError):
-        jax.config.update("jax_num_cpu_devices", count)
 
 
 def _load(path: Path) -> Any:

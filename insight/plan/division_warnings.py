@@ -65,11 +65,7 @@ def _is_by_features(value: KeptValue, axes: Sequence[int]) -> bool:
 
 
 def compute_warnings(
-    arguments: Sequence[Argument],
-    batch: Batch,
-    asked: Sequence[Asked],
-    done: Sequence[Done],
-    mesh: Mapping[str, int],
+    arguments: Sequence[Argument], batch: Batch, asked: Sequence[Asked], done: Sequence[Done], mesh: Mapping[str, int]
 ) -> list[PlanWarning]:
     """Warns about devices that together compute more than the step asks for, with what its remat repeats."""
     devices, wanted = math.prod(mesh.values()), sum(product.flops for product in asked)

@@ -81,8 +81,12 @@ class Planning:
         >>> plan.bytes_per_device.batch, [(each.kind, each.axes) for each in plan.collectives]
         (128, [('all-reduce', ('model',))])
         """
-        chosen, rules = _of_block(mesh, rules)
-        device, on = hardware_of(hardware), as_mesh(chosen)
+        block = rules_in_force()
+        if block is not None:
+            mesh, rules = block.mesh if mesh is None else mesh, block.table if rules is None else rules
+        if mesh is None:
+            raise MeshError("a plan is for a mesh", fix='give mesh={"data": 8}, or plan inside of `weft.axis_rules`')
+        device, on = hardware_of(hardware), as_mesh(mesh)
         axes = next(iter(on.shape)) if batch is _FIRST else batch
         with progress_bar("planning", 3, progress) as stage:
             stage("tracing")
@@ -146,16 +150,6 @@ class Planning:
                 for *_, name, shape, program, trace in chosen
             ]
         return sorted((entry for entry in plans if entry[2].fits), key=lambda entry: entry[2].seconds.serial)
-
-
-def _of_block(mesh: Any, rules: Any) -> tuple[Any, Any]:
-    """Returns mesh and rules, by default those of the block around."""
-    block = rules_in_force()
-    if block is None and mesh is None:
-        raise MeshError("a plan is for a mesh", fix='give mesh={"data": 8}, or plan inside of `weft.axis_rules`')
-    if block is None:
-        return mesh, rules
-    return block.mesh if mesh is None else mesh, block.table if rules is None else rules
 
 
 def as_mesh(mesh: Mapping[str, int] | AbstractMesh | Mesh) -> AbstractMesh | Mesh:
