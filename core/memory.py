@@ -118,7 +118,7 @@ _handles: dict[int, Handle] = {}
 _memories: Recent[Key, Any] = Recent(listed=("weft.core.memory", "rule, options and functions"))
 
 
-class Made:
+class TransformedHandle:
     """The handle of a transformed function: equal for all results of one transform, its options and one function.
 
     So `weft.jit(weft.grad(f))` that is written in a loop is compiled once. When it is traced, the transform is applied
@@ -127,7 +127,9 @@ class Made:
 
     __slots__ = ("_args", "_function", "_key", "_options", "_transform")
 
-    def __init__(self, function: Handle | Made, transform: Function, args: tuple[Any, ...], options: dict[str, Any]):
+    def __init__(
+        self, function: Handle | TransformedHandle, transform: Function, args: tuple[Any, ...], options: dict[str, Any]
+    ):
         self._function, self._transform, self._args, self._options = function, transform, args, options
         self._key = (function, transform, key_of(args), key_of(options))
 
@@ -141,7 +143,7 @@ class Made:
         return None if function is None else self._transform(function, *self._args, **self._options)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Made) and self._key == other._key
+        return isinstance(other, TransformedHandle) and self._key == other._key
 
     def __hash__(self) -> int:
         return hash(self._key)
@@ -161,7 +163,7 @@ def _recipe(function: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None
     return function.recipe if is_transformed else None
 
 
-def handle_of(function: Any) -> Handle | Made:
+def handle_of(function: Any) -> Handle | TransformedHandle:
     """The handle of a function (or of a class).
 
     Raises:
@@ -171,7 +173,7 @@ def handle_of(function: Any) -> Handle | Made:
     if recipe is not None and recipe[1]:
         transform, (inner, *args), options = recipe
         with contextlib.suppress(TypeError):  # options that cannot be hashed
-            return Made(handle_of(_identity(inner)), transform, tuple(args), options)
+            return TransformedHandle(handle_of(_identity(inner)), transform, tuple(args), options)
     handle = _handles.get(id(function))
     # The table may still have the handle of a freed function with the same id, whose callback has not run yet.
     if handle is None or handle() is not function:
@@ -196,7 +198,7 @@ def _end(handle: Handle, handles: dict[int, Handle] = _handles, memories: Recent
 
 def live(function: Any) -> Any:
     """The function of a handle; any other value as it is."""
-    return function() if isinstance(function, Handle | Made) else function
+    return function() if isinstance(function, Handle | TransformedHandle) else function
 
 
 def remembered(

@@ -17,7 +17,7 @@ from weft.core.errors import BranchError
 from weft.core.interpreter.boundary import Groups, Place
 from weft.core.interpreter.rides import Role
 from weft.core.interpreter.rules import Body, Exit, Lift, Lifted, OutcomeNode, Rule
-from weft.core.records.agree import Described, differences, how_to_lie_alike
+from weft.core.records.agree import TreeDescription, differences, how_to_lie_alike
 from weft.core.tracebacks import cutting
 from weft.transforms.arguments import check_scalar
 from weft.transforms.transformed import call_over_values
@@ -37,7 +37,7 @@ class _Output:
 
     index: int
     outcome: OutcomeNode
-    described: Described
+    described: TreeDescription
     # The outputs that are operands: the output's place, and the operand's position.
     untouched: frozenset[tuple[Place, int]]
 

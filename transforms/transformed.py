@@ -105,7 +105,7 @@ class Transformed(Generic[P, R]):
         return f"weft.{transform}({getattr(self, '__qualname__', getattr(self, '__wrapped__', ''))!s})"
 
 
-class _Holding(Transformed[..., Any]):
+class _TransformedNode(Transformed[..., Any]):
     """A transformed function that is a pytree: the base of the classes that `_holding` makes."""
 
     @property
@@ -114,11 +114,11 @@ class _Holding(Transformed[..., Any]):
         return cast(Any, self.recipe)[1][0]
 
     @property
-    def how(self) -> _How:
+    def how(self) -> _NodeData:
         """The transform, its options, and the definitions, to which `defvjp` and the like add."""
-        how: _How | None = vars(self).get("_how")
+        how: _NodeData | None = vars(self).get("_how")
         if how is None or how.definitions is not self.definitions:
-            how = vars(self)["_how"] = _How(cast(Any, self.recipe), self.definitions)
+            how = vars(self)["_how"] = _NodeData(cast(Any, self.recipe), self.definitions)
         return how
 
     def __getattr__(self, name: str) -> Any:
@@ -135,7 +135,7 @@ class _Holding(Transformed[..., Any]):
         return jax.tree.map(copy.copy, self)
 
 
-class _How:
+class _NodeData:
     """How a tree was transformed: the data of its node, equal for equal transforms and options."""
 
     def __init__(self, recipe: Recipe, definitions: Definitions):
@@ -146,7 +146,7 @@ class _How:
             self.key = id(self.options), id(definitions)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _How) and self.key == other.key
+        return isinstance(other, _NodeData) and self.key == other.key
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -157,11 +157,13 @@ class _How:
 
 
 @cached_by("class")
-def _holding(kind: type[Transformed[..., Any]]) -> type[_Holding]:
+def _holding(kind: type[Transformed[..., Any]]) -> type[_TransformedNode]:
     """The class of results over trees, for a class of results."""
-    holding: Any = type(kind.__name__, (_Holding, kind), {"__module__": kind.__module__, "__doc__": kind.__doc__})
+    holding: Any = type(
+        kind.__name__, (_TransformedNode, kind), {"__module__": kind.__module__, "__doc__": kind.__doc__}
+    )
 
-    def unflatten(how: _How, children: Iterable[Any]) -> Any:
+    def unflatten(how: _NodeData, children: Iterable[Any]) -> Any:
         node: Any = object.__new__(holding)
         recipe = (how.transform, tuple(children), how.options)
         node.__dict__.update(recipe=recipe, definitions=how.definitions, _how=how)
@@ -210,7 +212,7 @@ def transform(*names: str, call: str = "") -> Callable[[F], F]:
                 inner = cast("tuple[Any, ...]", args)[0]
                 if type(inner) is not types.FunctionType:
                     args = (as_tree(inner),)
-                    if trees.children_of(args[0]) is not None and not isinstance(transformed, _Holding):
+                    if trees.children_of(args[0]) is not None and not isinstance(transformed, _TransformedNode):
                         transformed.__class__ = _holding(type(transformed))
                 transformed.recipe = public, args, options
                 return transformed

@@ -22,7 +22,7 @@ from weft.core.errors import AxisError
 from weft.core.interpreter.rides import Read, Ride
 from weft.core.memory import Recent, live
 from weft.core.paths import Path, format_path
-from weft.core.records.agree import Described
+from weft.core.records.agree import TreeDescription
 from weft.core.records.draws import TraceDraws
 from weft.core.records.leaves import Repeats
 
@@ -63,7 +63,7 @@ class CallStructure(Protocol):
         """The path of a dynamic leaf, which starts with the parameter's name; for errors."""
         ...
 
-    def described(self) -> Described:
+    def described(self) -> TreeDescription:
         """What a trace is keyed on except the avals of arrays; the leaves of the description are static values."""
         ...
 
@@ -380,11 +380,11 @@ class Boundary(Protocol[S, R, E, M]):
         """Whether this call has arguments that a function could update."""
         ...
 
-    def describe(self, tree: PyTree, root: str) -> Described:
+    def describe(self, tree: PyTree, root: str) -> TreeDescription:
         """Describes what must stay the same in a carry (treedef, avals, statics); paths in it start with `root`."""
         ...
 
-    def describe_outcome(self, crossing: Crossing[S], outcome: R, types: Groups) -> Described:
+    def describe_outcome(self, crossing: Crossing[S], outcome: R, types: Groups) -> TreeDescription:
         """Describes what must be the same in the outputs of all branches."""
         ...
 

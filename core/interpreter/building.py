@@ -12,7 +12,7 @@ from weft.core.edge import trees
 from weft.core.edge.trees import PyTree
 from weft.core.edge.untyped import jnp
 from weft.core.interpreter.codegen import (
-    Offered,
+    ExtractedRecords,
     Slot,
     Source,
     dynamic_fields,
@@ -74,7 +74,7 @@ def make_builder(structure: Structure, sources: Sequence[tuple[int, int]]) -> Bu
 
 
 def _builder(
-    structure: Structure, sources: Sequence[tuple[int, int]], skeleton: Any, offered: Offered | None
+    structure: Structure, sources: Sequence[tuple[int, int]], skeleton: Any, offered: ExtractedRecords | None
 ) -> Builder:
     statics = {i: value for i, _, value in structure.statics}
     writer = _Writer(offered, statics)
@@ -105,7 +105,7 @@ class _Writer:
         available: the index in `records` of each record of the skeleton that need not be built, by the record's id.
     """
 
-    def __init__(self, offered: Offered | None, statics: Container[int] = ()):
+    def __init__(self, offered: ExtractedRecords | None, statics: Container[int] = ()):
         self.source = Source(
             new=object.__new__,
             set_dict=write_dict,

@@ -25,7 +25,7 @@ from typing import Any, cast
 
 import equinox as eqx
 from weft.core.edge import trees
-from weft.core.records.configuration import Mixed
+from weft.core.records.configuration import MixedContainer
 from weft.core.records.leaves import MISSING
 from weft.core.records.module import Module
 from weft.core.records.partition import Structure
@@ -135,7 +135,7 @@ class Record:
 
 
 @dataclass(frozen=True, eq=False)
-class Offered:
+class ExtractedRecords:
     """Describes the records that an extractor returns.
 
     Attributes:
@@ -172,4 +172,4 @@ def is_packed(record: eqx.Module, statics: Container[int]) -> bool:
     return type(record).__getattribute__ is Module.__getattribute__
 
 
-_PLAIN = {None, type(None), tuple, list, dict, Static, Mixed, Bound}
+_PLAIN = {None, type(None), tuple, list, dict, Static, MixedContainer, Bound}

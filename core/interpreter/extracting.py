@@ -12,7 +12,7 @@ from weft.core.edge.trees import TreeDef
 from weft.core.interpreter.codegen import (
     MOST_LEAVES,
     PACKED,
-    Offered,
+    ExtractedRecords,
     Read,
     Record,
     Slot,
@@ -52,8 +52,8 @@ def make_extractor(
     Returns:
         A function from a tree to `(records, values, groups)`, or to None if the tree has another structure. None
         instead of a function if the structure is too large, or has a node that refuses slots. `records[0]` is an
-        `Offered`, the others are the records that a builder may hand back; `records` is None if a leaf is a NumPy array
-        or a number, because the call has to return a JAX array for it, and so a new record.
+        `ExtractedRecords`, the others are the records that a builder may hand back; `records` is None if a leaf is a
+        NumPy array or a number, because the call has to return a JAX array for it, and so a new record.
     """
     skeleton = skeleton_of(structure) if len(structure.paths) <= MOST_LEAVES else MISSING
     if skeleton is MISSING:
@@ -74,7 +74,7 @@ def make_extractor(
         source.lines.append(f"if {_differs_from(repeats, reader.count)}: return None")
     # The description goes with the records at each call. If the outcome held it, JAX's cache of outcomes would keep the
     # configuration of the arguments, and the arrays in its closures, alive.
-    offered = source.constant(Offered(tuple(reader.records), tuple(reader.packed)))
+    offered = source.constant(ExtractedRecords(tuple(reader.records), tuple(reader.packed)))
     records = tuple_of([offered, *reader.names])
     settled = f"{records} if settled else None" if reader.leaves else records
     source.lines.append(f"return {settled}, v, {tuple_of(_by_lane(source, reader, places, lanes))}")
@@ -112,7 +112,7 @@ class Reader:
         outside: the local variables of leaves outside of equinox's own records, where Python numbers are traced too.
         records: the records that a builder may hand back.
         names: the local variables of these records, or a starred expression for the inner records of a packed one.
-        packed: see `Offered`; the indices count the `Offered` that comes before the records.
+        packed: see `ExtractedRecords`; the indices count the `ExtractedRecords` that comes before the records.
     """
 
     def __init__(self, statics: dict[int, Any], *, packs: bool = True):

@@ -116,10 +116,10 @@ def resolve(
         return _by_kind(prefix, leaves, read, option)
 
     def stops(node: object) -> bool:
-        return isinstance(node, RidesByKind | _Placed) or read(node) is not None
+        return isinstance(node, RidesByKind | _RidesAt) or read(node) is not None
 
     def placed(keys: KeyPath, node: object) -> object:
-        return _Placed(node, max(0, len(keys) - depth)) if isinstance(node, RidesByKind) else node
+        return _RidesAt(node, max(0, len(keys) - depth)) if isinstance(node, RidesByKind) else node
 
     all_rides = _spread(prefix, tree, stops, placed, ())
     if all_rides is None:
@@ -138,7 +138,7 @@ def resolve(
     result: list[Any] = [None] * len(chosen)
     for places in members.values():
         node = chosen[places[0]]
-        if isinstance(node, _Placed):
+        if isinstance(node, _RidesAt):
             # A filter sees the paths that begin at its own argument, as in every other place that takes filters.
             below = [replace(leaves[i], root=leaves[i].root + node.below) for i in places]
             rides = _by_kind(node.spec, below, read, option)
@@ -178,7 +178,7 @@ def _spread(
 
 
 @dataclass(frozen=True, eq=False)
-class _Placed:
+class _RidesAt:
     """Rides by kind at one place of a prefix, and how many levels below the root of the leaves' paths that place is."""
 
     spec: RidesByKind

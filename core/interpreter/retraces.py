@@ -30,7 +30,7 @@ from weft.core.frames import is_users
 from weft.core.interpreter.boundary import AnyBoundary, AnyCrossing
 from weft.core.memory import Recent
 from weft.core.paths import Path, format_path
-from weft.core.records.agree import Described, Fixed, differences
+from weft.core.records.agree import Fixed, TreeDescription, differences
 from weft.core.records.leaves import NUMBERS, is_array
 from weft.core.records.storage import same_static
 
@@ -65,7 +65,7 @@ class Trace:
     made_anew: bool = False
 
     @cached_property
-    def described(self) -> Described:
+    def described(self) -> TreeDescription:
         """The part of the cache key that is not avals."""
         return self.crossing.structure.described()
 

@@ -37,10 +37,10 @@ from weft.core.interpreter.extracting import make_extractor
 from weft.core.interpreter.hidden import refuse_hidden_tracers
 from weft.core.interpreter.prefixes import depends_on_leaves, resolve
 from weft.core.interpreter.rides import Read, Ride
-from weft.core.memory import Handle, Made
+from weft.core.memory import Handle, TransformedHandle
 from weft.core.paths import Path, format_path
-from weft.core.records.agree import Described, Fixed, describe, iter_kinds, parts_of
-from weft.core.records.configuration import Mixed, iter_configuration, opened
+from weft.core.records.agree import Fixed, TreeDescription, describe, iter_kinds, parts_of
+from weft.core.records.configuration import MixedContainer, iter_configuration, opened
 from weft.core.records.leaves import NUMBERS, Leaf, array_types, iter_leaves, repeats_of
 from weft.core.records.partition import Structure, assemble, take_apart
 from weft.core.records.storage import Make, Static
@@ -63,7 +63,7 @@ class CallOfRecords(Structure):
         start = 4 if path[2:4] == ("args", 0) else 3 if path[2] == "__self__" else 2
         return ("self", *path[start:])
 
-    def described(self) -> Described:
+    def described(self) -> TreeDescription:
         """What a trace is keyed on except the avals of arrays."""
         # The call is built with placeholders for its arrays, since only the static parts are described.
         skeleton = self.build([jax.ShapeDtypeStruct((), jnp.float32)] * len(self.dynamic_positions))
@@ -71,11 +71,11 @@ class CallOfRecords(Structure):
         roots = [*named_arguments(skeleton), *self.trees_of_functions(skeleton[0])]
         statics = tuple((path, Fixed(value)) for root, tree in roots for path, value in iter_configuration(tree, root))
         nodes = {path: kind for root, tree in roots for path, kind in iter_kinds(tree, root)}
-        return Described("arguments", self.make, statics, lambda: nodes)
+        return TreeDescription("arguments", self.make, statics, lambda: nodes)
 
     def trees_of_functions(self, functions: tuple[Any, ...]) -> list[tuple[Path, PyTree]]:
         """The records that functions hold, each with the path that it is described under."""
-        return [(("self",), function) for function in functions if not isinstance(function, Handle | Made)]
+        return [(("self",), function) for function in functions if not isinstance(function, Handle | TransformedHandle)]
 
     def meant(self) -> frozenset[Path]:
         """The paths of the arguments that the user declared static, with `static_argnums` or `static_argnames`."""
@@ -199,11 +199,11 @@ class Values:
         """Builds the live call from the values inside the trace."""
         return crossing.structure.build(values), None
 
-    def describe(self, tree: PyTree, root: str) -> Described:
+    def describe(self, tree: PyTree, root: str) -> TreeDescription:
         """Describes what must stay the same in a carry: treedef, avals, statics."""
         return describe(tree, root)
 
-    def describe_outcome(self, crossing: Crossing[CallOfRecords], outcome: Outcome, types: Groups) -> Described:
+    def describe_outcome(self, crossing: Crossing[CallOfRecords], outcome: Outcome, types: Groups) -> TreeDescription:
         """Describes what must be the same in the outputs of all branches."""
         structure = outcome.structure
         described = structure.place([types[lane][place] for lane, place in outcome.sources])
@@ -211,7 +211,7 @@ class Values:
             described[position] = Fixed(value)
         paths = [("output", *path) for path in structure.paths]
         parts = functools.partial(parts_of, structure.treedef, ("output",))
-        return Described("output", structure.make, tuple(zip(paths, described, strict=True)), parts)
+        return TreeDescription("output", structure.make, tuple(zip(paths, described, strict=True)), parts)
 
     def pack(self, tree: PyTree) -> tuple[Structure, tuple[PyTree, ...]]:
         """Flattens any tree into a structure and arrays."""
@@ -346,7 +346,7 @@ def flatten_sparse(definition: TreeDef, tree: PyTree) -> list[PyTree]:
     # A record wraps a container in its fields, and how it does depends on the container's items. The user passes a
     # plain container as the tangent, so both are compared unwrapped.
     tree = opened(tree)
-    if node_type is Mixed:
+    if node_type is MixedContainer:
         try:
             parts = data.flatten_up_to(tree)
         except ValueError as error:

@@ -25,7 +25,7 @@ from weft.core.records.storage import Make, Static, same_static
 
 
 @dataclass(frozen=True)
-class Described:
+class TreeDescription:
     """The parts of a tree that must stay the same: its treedef, and for each leaf its aval or its static value.
 
     Attributes:
@@ -57,7 +57,7 @@ class Fixed:
         return f"static {getattr(self.value, '__name__', None) or repr(self.value)}"
 
 
-def describe(tree: PyTree, root: str) -> Described:
+def describe(tree: PyTree, root: str) -> TreeDescription:
     """Describes a tree of records, whose paths start with `root` unless that is empty."""
     fields: list[object] = []
     start = (root,) if root else ()
@@ -67,7 +67,7 @@ def describe(tree: PyTree, root: str) -> Described:
     )
     make = Make(trees.structure(tree), tuple(fields))
     definition = make.treedef  # the lambda closes over this and not over the tree, which may hold tracers
-    return Described(root, make, leaves, lambda: parts_of(definition, start))
+    return TreeDescription(root, make, leaves, lambda: parts_of(definition, start))
 
 
 def parts_of(definition: TreeDef, start: Path) -> dict[Path, object]:
@@ -99,7 +99,7 @@ def iter_kinds(tree: PyTree, path: Path = ()) -> Iterator[tuple[Path, str]]:
 
 
 def differences(
-    before: Described, after: Described, *, shapes: bool = True, promotes: bool = False, root: str = ""
+    before: TreeDescription, after: TreeDescription, *, shapes: bool = True, promotes: bool = False, root: str = ""
 ) -> list[str]:
     """Every difference, as `path: before -> after`; empty if the two trees agree.
 

@@ -11,9 +11,9 @@ node without leaves, and `Module.__getattribute__` unwraps it when the field is 
     model.eps                               1e-06                       what everybody reads
     model.__dict__["eps"]                   a `Static` of it           what JAX flattens: no leaf, compared by value
 
-A container may hold both (`layers=(Linear(...), jax.nn.relu)`): it is stored as a `Mixed`, a node with the container's
-own keys whose children are stored values. A container without configuration is stored as it is. Nodes of other
-libraries and equinox's own modules are not changed: their leaves stay leaves.
+A container may hold both (`layers=(Linear(...), jax.nn.relu)`): it is stored as a `MixedContainer`, a node with the
+container's own keys whose children are stored values. A container without configuration is stored as it is. Nodes of
+other libraries and equinox's own modules are not changed: their leaves stay leaves.
 
 A function that holds arrays is no configuration: it would hide them from transforms, optimizers and checkpoints. A
 partial application or a bound method is stored as a pytree (`as_tree`), as weft's transforms return one for a record. A
@@ -51,7 +51,7 @@ _CONTAINERS = (tuple, list, dict)
 _MUTABLE = (list, dict)
 
 
-class Mixed(metaclass=NamedInErrors):
+class MixedContainer(metaclass=NamedInErrors):
     """A container that holds configuration, as a pytree node whose children are its stored elements.
 
     Attributes:
@@ -110,36 +110,36 @@ class Mixed(metaclass=NamedInErrors):
         return _mixed, (self.definition.unflatten(self.children),)
 
 
-Mixed.__name__ = "container of a record that holds configuration"
+MixedContainer.__name__ = "container of a record that holds configuration"
 trees.register_node_with_keys(
-    Mixed,
+    MixedContainer,
     lambda node: (node.keyed_children(), node.definition),
-    lambda definition, children: Mixed(_UNKNOWN, tuple(children), definition),
+    lambda definition, children: MixedContainer(_UNKNOWN, tuple(children), definition),
     lambda node: (node.children, node.definition),
 )
 
 
-def _mixed(container: PyTree) -> Mixed:
-    return Mixed(_UNKNOWN, tuple(_level(container)[0]), _one_level(container))
+def _mixed(container: PyTree) -> MixedContainer:
+    return MixedContainer(_UNKNOWN, tuple(_level(container)[0]), _one_level(container))
 
 
-class Applied(jax.tree_util.Partial):
+class StoredPartial(jax.tree_util.Partial):
     """A partial application as a pytree: function, arguments and keywords are stored like the fields of a record.
 
     `jax.tree_util.Partial` keeps its function in the treedef, which hides the arrays of a record, and traces numbers.
     """
 
-    def __new__(cls, func: Callable[..., Any], /, *args: Any, **keywords: Any) -> Applied:
+    def __new__(cls, func: Callable[..., Any], /, *args: Any, **keywords: Any) -> StoredPartial:
         return functools.partial.__new__(cls, func, *args, **keywords)
 
 
-def _applied(_: None, children: Iterable[PyTree]) -> Applied:
+def _applied(_: None, children: Iterable[PyTree]) -> StoredPartial:
     function, args, keywords = map(opened, children)
-    return Applied(function, *args, **keywords)
+    return StoredPartial(function, *args, **keywords)
 
 
 trees.register_node_with_keys(
-    Applied,
+    StoredPartial,
     lambda node: (
         [(jax.tree_util.GetAttrKey(name), stored(getattr(node, name))) for name in ("func", "args", "keywords")],
         None,
@@ -159,13 +159,13 @@ def as_tree(function: Any) -> Any:
     # Equinox does the same for methods, but not for `__call__` and other special methods.
     kind = cast("type[Any]", type(function))
     if kind is types.MethodType and isinstance(function.__self__, eqx.Module):
-        return Applied(function.__func__, function.__self__)
+        return StoredPartial(function.__func__, function.__self__)
     # JAX's own `Partial` is a tree, unless it hides one.
     hides = kind is jax.tree_util.Partial and trees.children_of(as_tree(function.func)) is not None
     if hides or kind is functools.partial:
         parts = as_tree(function.func), function.args, function.keywords
         if any(map(_has_arrays, trees.flatten(parts, lambda node: not isinstance(node, _CONTAINERS))[0])):
-            applied = Applied(parts[0], *function.args, **function.keywords)
+            applied = StoredPartial(parts[0], *function.args, **function.keywords)
             with contextlib.suppress(StaticError):  # an argument that cannot be hashed is no configuration
                 trees.flatten(applied)
                 return applied
@@ -242,7 +242,7 @@ def _stored_container(value: PyTree, where: str | None) -> PyTree:
     # A tuple of configuration alone is one static value. A list is not, since it can be changed in place.
     if isinstance(value, tuple) and all(child is None or type(child) is Static for child in children):
         return Static(cast(object, value))
-    return Mixed(value, children, _one_level(value))
+    return MixedContainer(value, children, _one_level(value))
 
 
 def stored_in_place(value: PyTree, old: PyTree, where: str = "") -> PyTree:
@@ -270,11 +270,11 @@ def stored_in_place(value: PyTree, old: PyTree, where: str = "") -> PyTree:
     before, now = _level(opened(old)), _level(value)
     if len(before[0]) != len(now[0]) or before[1] != now[1]:
         return stored(value, where)
-    old_children = old.children if type(old) is Mixed else before[0]
+    old_children = old.children if type(old) is MixedContainer else before[0]
     places = [format_path((key_part(key),), where) for key, _ in _keyed(value)]
     children = [stored_in_place(*row) for row in zip(now[0], old_children, places, strict=True)]
-    if type(old) is Mixed:
-        return Mixed(value, children, _one_level(value))
+    if type(old) is MixedContainer:
+        return MixedContainer(value, children, _one_level(value))
     if all(child is element for child, element in zip(children, now[0], strict=True)):
         return value
     return stored(value, where)
@@ -308,7 +308,7 @@ def _one_level(value: Any) -> TreeDef:
     return trees.structure(value, lambda node: node is not value)
 
 
-_STORED = (Static, Mixed)
+_STORED = (Static, MixedContainer)
 
 
 def opened(value: PyTree) -> PyTree:
@@ -332,7 +332,7 @@ def spelled_out(tree: PyTree, mark: Callable[[PyTree], object] = lambda leaf: le
     def spell(node: PyTree) -> PyTree:
         if type(node) is Static:
             return jax.tree.map(mark, node.value)
-        return node.definition.unflatten(map(spell_all, node.children)) if type(node) is Mixed else node
+        return node.definition.unflatten(map(spell_all, node.children)) if type(node) is MixedContainer else node
 
     def spell_all(tree: PyTree) -> PyTree:
         return jax.tree.map(spell, tree, is_leaf=is_stored)
@@ -351,7 +351,9 @@ def stored_static(value: object, where: str) -> Static:
     refuse_arrays(value, lambda: where)
     refuse_unhashable(value, lambda: where)
     # A treedef holds the record itself, which would equal itself after a list in it was mutated.
-    for node in trees.flatten(value, lambda node: type(node) is Mixed)[0] if isinstance(value, eqx.Module) else ():
+    for node in (
+        trees.flatten(value, lambda node: type(node) is MixedContainer)[0] if isinstance(value, eqx.Module) else ()
+    ):
         refuse_unhashable(node.value, lambda: where)
     return Static(_in_python(value))
 

@@ -34,7 +34,7 @@ from weft.core.definitions import note_definition
 from weft.core.donations import explain_deleted
 from weft.core.edge import trees
 from weft.core.errors import FrozenError, StructureError
-from weft.core.records.configuration import Mixed, opened, stored, stored_in_place, stored_static
+from weft.core.records.configuration import MixedContainer, opened, stored, stored_in_place, stored_static
 from weft.core.records.constructing import computed_again, computed_fields, refuse_cycles, refused_arguments
 from weft.core.records.printing import printed
 from weft.core.records.properties import SLOT, under_contract, use_own_cached_properties
@@ -214,7 +214,7 @@ class Module(_Base):
                 return fields_of(self) if PENDING in fields else fields
             value = object.__getattribute__(self, name)
             kind = type(value)
-            if kind is Static or kind is Mixed:
+            if kind is Static or kind is MixedContainer:
                 return value.value
             if kind is Pending:
                 fields_of(self)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from weft.insight.plan.arguments import Argument, Batch
 from weft.insight.plan.batches import Growth
 from weft.insight.plan.hlo import Module, sizes_of
-from weft.insight.plan.products import Asked, Done
+from weft.insight.plan.products import Done, TracedProduct
 from weft.insight.plan.report import PlanWarning
 from weft.insight.plan.text import show
 
@@ -65,7 +65,11 @@ def _is_by_features(value: KeptValue, axes: Sequence[int]) -> bool:
 
 
 def compute_warnings(
-    arguments: Sequence[Argument], batch: Batch, asked: Sequence[Asked], done: Sequence[Done], mesh: Mapping[str, int]
+    arguments: Sequence[Argument],
+    batch: Batch,
+    asked: Sequence[TracedProduct],
+    done: Sequence[Done],
+    mesh: Mapping[str, int],
 ) -> list[PlanWarning]:
     """Warns about devices that together compute more than the step asks for, with what its remat repeats."""
     devices, wanted = math.prod(mesh.values()), sum(product.flops for product in asked)

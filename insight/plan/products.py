@@ -17,7 +17,7 @@ from weft.insight.plan.hlo import Instruction, Module, bytes_of, sizes_of
 
 
 @dataclass(frozen=True)
-class Asked:
+class TracedProduct:
     """One product of the traced step.
 
     Attributes:
@@ -85,13 +85,13 @@ _UNCOUNTED = ("while", "pallas_call", "ragged_dot", "ragged_dot_general")
 
 def asked_products(
     jaxpr: Jaxpr, times: int = 1, path: str = "", around: tuple[JaxprEqn, ...] = (), *, is_repeated: bool = False
-) -> Iterator[Asked]:
+) -> Iterator[TracedProduct]:
     """Yields the products of a jaxpr, and those of the jaxprs in it as often as they run."""
     for equation in jaxpr.eqns:
         names, paths, _ = scopes(equation)
         here, repeated = "".join(paths[-1:]) or path, is_repeated or RECOMPUTED in names
         if equation.primitive.name in _PRODUCTS:
-            yield Asked((equation, *around), here, times * _flops_of(equation), repeated)
+            yield TracedProduct((equation, *around), here, times * _flops_of(equation), repeated)
         params, name = equation.params, equation.primitive.name
         turns = params["length"] if name == "scan" else 1
         if name == "shard_map":

@@ -21,7 +21,7 @@ from weft.core.tracebacks import cutting
 from weft.modules.checkpoints import format as form
 from weft.modules.checkpoints.atomic import replacing
 from weft.modules.checkpoints.configuration import configuration, is_description
-from weft.modules.checkpoints.fitting import LoadOptions, LoadReport, Offer, Options, by_name, loaded
+from weft.modules.checkpoints.fitting import LoadOptions, LoadReport, Options, StoredLeaves, by_name, loaded
 from weft.modules.checkpoints.format import Target
 from weft.modules.checkpoints.leaves import cast_of, content_of, restored
 from weft.modules.checkpoints.names import Rename
@@ -142,7 +142,7 @@ def load_checkpoint(  # weft: skip(it reads a file)
         return loaded(offer_of(source), like, options, functools.partial(_read, source), source.check)
 
 
-def offer_of(source: form.Source) -> Offer:
+def offer_of(source: form.Source) -> StoredLeaves:
     """Returns the contents of a file.
 
     Raises:
@@ -151,7 +151,7 @@ def offer_of(source: form.Source) -> Offer:
     saved = source.metadata_value("configuration", {})
     if not all(map(is_description, saved.values())):
         raise source.damaged()
-    return Offer(source.path, source.entries, saved, described=bool(source.version))
+    return StoredLeaves(source.path, source.entries, saved, described=bool(source.version))
 
 
 def _read(source: form.Source, targets: Mapping[str, Target], wanted: Mapping[str, Any]) -> dict[str, Any]:

@@ -48,7 +48,7 @@ from weft.core.edge import trees
 from weft.core.edge.trees import key_part
 from weft.core.makeup import Makeup, digest_of, fold, makeup_of
 from weft.core.paths import Path, format_path, parse_path
-from weft.core.records.configuration import Mixed, iter_configuration
+from weft.core.records.configuration import MixedContainer, iter_configuration
 from weft.core.records.leaves import is_array, record_children
 from weft.core.records.storage import Static
 
@@ -102,7 +102,7 @@ def _nodes(node: Any, path: Path) -> Iterator[tuple[Path, Description]]:
             yield from _nodes(child, (*path, name))
     elif type(node) is not Static and (level := trees.flatten_one_level(node)) is not None:
         children, own = level
-        container = node.value if type(node) is Mixed else node
+        container = node.value if type(node) is MixedContainer else node
         told = own is None or isinstance(container, (tuple, list)) or type(container) is dict
         yield path, _of_type(container, {} if told else {"own": describe(own)})
         for key, child in children:

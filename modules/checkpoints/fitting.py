@@ -54,7 +54,7 @@ class LoadReport(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Offer:
+class StoredLeaves:
     """The contents of a checkpoint.
 
     Attributes:
@@ -80,7 +80,7 @@ class Options:
     strict: bool = True
 
 
-class Fit(NamedTuple):
+class Match(NamedTuple):
     """A match: targets by path, a line for each mismatch, and the names in the file that are not used."""
 
     targets: dict[str, Target]
@@ -101,7 +101,9 @@ def _on_mesh(like: Any) -> Any:
     return with_leaves(like, placed)
 
 
-def loaded(offer: Offer, like: Any, options: Options, read: Read, check: Callable[[], None] = lambda: None) -> Any:
+def loaded(
+    offer: StoredLeaves, like: Any, options: Options, read: Read, check: Callable[[], None] = lambda: None
+) -> Any:
     """Loads a checkpoint into a tree like another one; with `partial`, returns a `LoadReport` as well.
 
     Args:
@@ -161,7 +163,7 @@ def by_name(leaves: Iterable[Leaf]) -> dict[str, Leaf]:
 # --- what fits -------------------------------------------------------------------------------------------------------
 
 
-def fit(offer: Offer, wanted: Mapping[str, Any], here: Mapping[str, Description], options: Options) -> Fit:
+def fit(offer: StoredLeaves, wanted: Mapping[str, Any], here: Mapping[str, Description], options: Options) -> Match:
     """Finds the target of each wanted leaf, and all mismatches."""
     names = {**dict.fromkeys(entry.name for entry in offer.entries), **offer.configuration}
     paths = renamed(options.rename, names, offer.place)
@@ -195,7 +197,7 @@ def fit(offer: Offer, wanted: Mapping[str, Any], here: Mapping[str, Description]
             )
             lines.append(f"{name}: {saved_text}, not {wanted_text}")
     left_over = sorted(name for name, path in chosen.items() if path not in wanted)
-    return Fit(targets, lines, tuple(left_over))
+    return Match(targets, lines, tuple(left_over))
 
 
 def differing_configuration(
@@ -248,7 +250,7 @@ def _refuse_narrowing(targets: Mapping[str, Target], wanted: Mapping[str, Any]) 
 # --- what would fit --------------------------------------------------------------------------------------------------
 
 
-def _advice(offer: Offer, wanted: Mapping[str, Any], here: Mapping[str, Description], options: Options) -> str:
+def _advice(offer: StoredLeaves, wanted: Mapping[str, Any], here: Mapping[str, Description], options: Options) -> str:
     """Returns the fewest changes to the call with which the whole checkpoint fits."""
 
     def mends(options: Options, wanted: Mapping[str, Any]) -> bool:
@@ -283,7 +285,7 @@ def _show_stand_in(others: Mapping[str, Entry], wanted: Mapping[str, Any]) -> st
     )
 
 
-def _changes(offer: Offer, wanted: Mapping[str, Any], options: Options) -> Iterator[tuple[dict[str, Any], str]]:
+def _changes(offer: StoredLeaves, wanted: Mapping[str, Any], options: Options) -> Iterator[tuple[dict[str, Any], str]]:
     if options.strict and offer.configuration:
         yield {"strict": False}, "strict=False, which takes the configuration of the tree that you load into"
     if options.cast is None:
@@ -296,7 +298,7 @@ def _changes(offer: Offer, wanted: Mapping[str, Any], options: Options) -> Itera
         yield {"partial": True}, "partial=True, which loads what both have and returns a report of the rest, too"
 
 
-def _likely_rename(offer: Offer, wanted: Mapping[str, Any]) -> dict[str, str] | None:
+def _likely_rename(offer: StoredLeaves, wanted: Mapping[str, Any]) -> dict[str, str] | None:
     """Returns a renaming of the first unused name to the first missing path, without the end that the two share."""
     saved = [entry.name for entry in offer.entries]
     name = min(set(saved) - wanted.keys(), default=None)

@@ -28,7 +28,7 @@ from typing import Any, Literal, Self, TypeVar, Unpack, overload
 import jax
 from jax.typing import DTypeLike
 from weft.core.tracebacks import cutting
-from weft.modules.checkpoints.fitting import LoadOptions, LoadReport, Offer, Options, loaded
+from weft.modules.checkpoints.fitting import LoadOptions, LoadReport, Options, StoredLeaves, loaded
 from weft.modules.checkpoints.format import CheckpointError, absent
 from weft.modules.checkpoints.leaves import cast_of
 from weft.modules.checkpoints.manifests import ARRAYS, MANIFEST, content, entries_in, orbax, read_arrays, read_manifest
@@ -344,7 +344,7 @@ def load_orbax(  # weft: skip(it reads a folder)
     return loaded(offer, like, options, functools.partial(read_arrays, source))
 
 
-def offer_in(folder: Path) -> tuple[Offer, Path]:
+def offer_in(folder: Path) -> tuple[StoredLeaves, Path]:
     """Returns the contents of one checkpoint of Orbax's, and the folder of its arrays.
 
     Raises:
@@ -355,4 +355,4 @@ def offer_in(folder: Path) -> tuple[Offer, Path]:
     # Other programs have their arrays in the folder itself.
     source = folder / ARRAYS if (folder / ARRAYS).is_dir() else folder
     entries, told = (entries_in(source), {}) if manifest is None else manifest
-    return Offer(str(folder), entries, told, described=manifest is not None), source
+    return StoredLeaves(str(folder), entries, told, described=manifest is not None), source

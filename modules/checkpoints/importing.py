@@ -117,9 +117,9 @@ def import_weights(  # weft: skip(of any leaf)
     _check_layout(layout)
     structure, leaves = take_apart(model)
     like = {leaf.path: leaf.value for leaf in leaves}
-    goals = _Goals(model, like, {**TORCH, **(layout or {})})
+    goals = _TargetPlaces(model, like, {**TORCH, **(layout or {})})
     paths, unused = _renamed(rename, arrays)
-    filling = _Filling(goals)
+    filling = _Assignments(goals)
     for name, renamed in paths.items():
         if renamed is not None:
             filling.add(name, renamed, arrays[name])
@@ -184,7 +184,7 @@ class Place:
     dtype: Any
 
 
-class _Goals:
+class _TargetPlaces:
     """The places of a model, and the classes of its layers, by path; each layer of a stack has a path of its own."""
 
     def __init__(self, model: Any, like: Mapping[PathInTree, Any], layouts: Layout):
@@ -227,10 +227,10 @@ class _Goals:
         return show_type(str(place.dtype), place.shape)
 
 
-class _Filling:
+class _Assignments:
     """The arrays that were assigned to places so far, and those that do not fit."""
 
-    def __init__(self, goals: _Goals):
+    def __init__(self, goals: _TargetPlaces):
         self.goals = goals
         self.pieces: dict[PathInTree, np.ndarray[Any, Any]] = {}
         self.left_over: list[str] = []

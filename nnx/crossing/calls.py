@@ -11,7 +11,7 @@ from typing import Any
 
 from weft.core.interpreter.boundary import Call, parameter_names
 from weft.core.paths import Path
-from weft.core.records.agree import Described
+from weft.core.records.agree import TreeDescription
 from weft.nnx.crossing.described import describe_arguments
 from weft.nnx.crossing.flattening import ARRAY, NODE, RefStructure, build, named, take_apart
 from weft.nnx.states.states import from_flat_state
@@ -62,7 +62,7 @@ class RefCall(RefStructure):
         """The path of a leaf of the arguments, from its parameter's name on."""
         return named(self.full_paths[position], self.mode.names(self.functions))
 
-    def described(self) -> Described:
+    def described(self) -> TreeDescription:
         """Describes the static part of the cache key, for reports of why a call was traced again."""
         return describe_arguments(self, self.mode.names(self.functions))
 

@@ -1,7 +1,7 @@
 """Describes graphs path by path, so that an error can name every difference between two structures.
 
-Two structures are compared with `==` first, which is quick. Only if they differ is each read into a `Picture`, a table
-from path to a few words, and the tables are compared.
+Two structures are compared with `==` first, which is quick. Only if they differ is each read into a `StructureTable`, a
+table from path to a few words, and the tables are compared.
 
 >>> import jax.numpy as jnp
 >>> from weft import nnx
@@ -21,7 +21,7 @@ from weft.core.interpreter.boundary import Groups
 from weft.core.interpreter.retraces import abstract
 from weft.core.interpreter.values import FORWARDED
 from weft.core.paths import Path, format_path
-from weft.core.records.agree import Described, Fixed
+from weft.core.records.agree import Fixed, TreeDescription
 from weft.core.records.configuration import iter_configuration
 from weft.core.records.storage import Make
 from weft.nnx.crossing.flattening import ARRAY, NODE, RefStructure, Tree, named
@@ -33,8 +33,8 @@ AS_GIVEN = "an argument"
 
 
 @dataclass(frozen=True)
-class Part:
-    """An entry of a `Picture`: what a structure has at a path.
+class TableEntry:
+    """An entry of a `StructureTable`: what a structure has at a path.
 
     Attributes:
         text: how an error names it.
@@ -59,7 +59,7 @@ class Identity(Fixed):
 
 
 @dataclass
-class Picture:
+class StructureTable:
     """A structure as a table from each path to its entry (a Variable, an object, an array, or a static value).
 
     Attributes:
@@ -68,7 +68,7 @@ class Picture:
         things: for each number of the graph how a second path to that node is described, and a Variable's metadata.
     """
 
-    parts: dict[Path, Part] = field(default_factory=dict[Path, Part])
+    parts: dict[Path, TableEntry] = field(default_factory=dict[Path, TableEntry])
     leaves: list[Path] = field(default_factory=list[Path])
     things: dict[int, tuple[str, Mapping[str, Any]]] = field(default_factory=dict[int, tuple[str, Mapping[str, Any]]])
 
@@ -77,12 +77,12 @@ def picture(
     graphdef: GraphDef[Any],
     roots: Sequence[Path],
     *,
-    earlier: Picture | None = None,
-    met: Picture | None = None,
+    earlier: StructureTable | None = None,
+    met: StructureTable | None = None,
     leaves: Sequence[Any] = (),
     identities: Mapping[Any, Any] | None = None,
-) -> Picture:
-    """Reads a graph's structure into a `Picture`.
+) -> StructureTable:
+    """Reads a graph's structure into a `StructureTable`.
 
     Args:
         graphdef: the structure of several graphs, in order.
@@ -93,7 +93,9 @@ def picture(
         leaves: the abstract values of the leaves, to describe new Variables and arrays.
         identities: by number, the value that must be equal for a node (see `Part.value`).
     """
-    reader = _Reader(graphdef, Picture(things=dict(met.things) if met else {}), earlier, leaves, identities or {})
+    reader = _Reader(
+        graphdef, StructureTable(things=dict(met.things) if met else {}), earlier, leaves, identities or {}
+    )
     for root in roots:
         reader.node(root)
     return reader.picture
@@ -103,8 +105,8 @@ class _Reader:
     def __init__(
         self,
         graphdef: GraphDef[Any],
-        into: Picture,
-        earlier: Picture | None,
+        into: StructureTable,
+        earlier: StructureTable | None,
         leaves: Sequence[Any],
         identities: Mapping[Any, Any],
     ):
@@ -125,7 +127,7 @@ class _Reader:
             if number is not None:
                 text_elsewhere = text if self._earlier else f"the {text} at {format_path(path)}"
                 things[number] = (text_elsewhere, metadata)
-        parts[path] = Part(text, self._identities.get(number))
+        parts[path] = TableEntry(text, self._identities.get(number))
         parts.update(_metadata(path, metadata))
         if isinstance(definition, NodeDef):
             self._children(definition, path)
@@ -144,9 +146,9 @@ class _Reader:
         for _ in range(definition.num_attributes):
             key, mark = next(self._attributes)
             if isinstance(mark, Static):
-                self.picture.parts[*path, key] = Part(str(Fixed(mark.value)), mark)
+                self.picture.parts[*path, key] = TableEntry(str(Fixed(mark.value)), mark)
             elif isinstance(mark, LeafAttr):
-                self.picture.parts[*path, key] = Part(self._array())
+                self.picture.parts[*path, key] = TableEntry(self._array())
                 self.picture.leaves.append((*path, key))
             else:
                 self.node((*path, key))
@@ -162,7 +164,7 @@ class _Reader:
         return self._values[i] if i < len(self._values) else AS_GIVEN
 
 
-def describe_tree(flattened: Tree, fixed_nodes: Sequence[Any], root: str) -> Described:
+def describe_tree(flattened: Tree, fixed_nodes: Sequence[Any], root: str) -> TreeDescription:
     """Describes the parts of a carry that a loop must not change: treedef, graph structure, shapes, identities.
 
         Args:
@@ -174,7 +176,7 @@ def describe_tree(flattened: Tree, fixed_nodes: Sequence[Any], root: str) -> Des
     numbered = ((number, flattened.plan.node(number)) for number in flattened.plan.by_number)
     identities = {number: Identity(node) for number, node in numbered if id(node) in same}
     paths = [(root, *base) for base in flattened.bases]
-    return Described(
+    return TreeDescription(
         root,
         Make(structure.treedef, (structure.graphdef, *identities.values())),
         (*(((root, *leaf.path), abstract(leaf.value)) for leaf in flattened.leaves), *_statics(structure.items, paths)),
@@ -182,7 +184,7 @@ def describe_tree(flattened: Tree, fixed_nodes: Sequence[Any], root: str) -> Des
     )
 
 
-def describe_arguments(structure: RefStructure, names: Sequence[str]) -> Described:
+def describe_arguments(structure: RefStructure, names: Sequence[str]) -> TreeDescription:
     """Describes the static part of a cache key, for the report of why a call was traced again."""
     # Any placeholder serves for arrays and objects: only the configuration of plain containers and records is read.
     skeleton = structure.treedef.unflatten([jax.ShapeDtypeStruct((), "float32")] * len(structure.items))
@@ -190,7 +192,7 @@ def describe_arguments(structure: RefStructure, names: Sequence[str]) -> Describ
     paths = [named(path, names) for path in item_paths(structure.treedef)]
     parts = picture(structure.graphdef, _paths_of(NODE, structure.items, paths)).parts
     attributes = [(path, part.value.value) for path, part in parts.items() if isinstance(part.value, Static)]
-    return Described(
+    return TreeDescription(
         "arguments",
         Make(structure.treedef, (structure.graphdef, structure.items)),
         (*_statics(structure.items, paths), *((path, Fixed(value)) for path, value in (*whole, *attributes))),
@@ -198,7 +200,9 @@ def describe_arguments(structure: RefStructure, names: Sequence[str]) -> Describ
     )
 
 
-def describe_outcome(structure: RefStructure, names: Sequence[str], outcome: RefOutcome, types: Groups) -> Described:
+def describe_outcome(
+    structure: RefStructure, names: Sequence[str], outcome: RefOutcome, types: Groups
+) -> TreeDescription:
     """Describes the parts that all branches of a `cond` must have in common: outputs, and effects on the arguments.
 
     Args:
@@ -221,7 +225,7 @@ def describe_outcome(structure: RefStructure, names: Sequence[str], outcome: Ref
         now = zip(picture(outcome.arguments[0], argument_roots).leaves, new_values, strict=True)
         updated += [(path, value) for path, value in now if value is not AS_GIVEN]
 
-    def parts() -> Mapping[Path, Part]:
+    def parts() -> Mapping[Path, TableEntry]:
         before = picture(structure.graphdef, argument_roots)
         if outcome.arguments is not None:
             after = picture(outcome.arguments[0], argument_roots, earlier=before, leaves=new_values)
@@ -234,7 +238,7 @@ def describe_outcome(structure: RefStructure, names: Sequence[str], outcome: Ref
 
     # Which branch runs is known only on the device, so one outcome must tell what is written after any of them.
     effects = (outcome.arguments, outcome.updates, outcome.metadata)
-    return Described(
+    return TreeDescription(
         "output",
         Make(outcome.treedef, (outcome.items, outcome.graphdef, *effects)),
         (*zip(leaves, returned, strict=True), *_statics(outcome.items, paths), *updated),
@@ -251,8 +255,8 @@ def _text(value: Any) -> str:
     return str(value).lstrip("~")
 
 
-def _metadata(path: Path, metadata: Mapping[str, Any]) -> dict[Path, Part]:
-    return {(*path, key): Part(repr(value)) for key, value in metadata.items()}
+def _metadata(path: Path, metadata: Mapping[str, Any]) -> dict[Path, TableEntry]:
+    return {(*path, key): TableEntry(repr(value)) for key, value in metadata.items()}
 
 
 def item_paths(treedef: Any, *root: str) -> list[Path]:

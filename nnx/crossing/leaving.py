@@ -1,7 +1,7 @@
 """Ends a call inside its trace: turns what the user's function returned and mutated into lanes and an outcome.
 
 Inside the trace the function had objects of its own, built around tracers, and mutated those. When it has returned,
-`Leaving` answers three questions for the caller's objects outside:
+`CallExit` answers three questions for the caller's objects outside:
 
 - *Which values changed?* A Variable has changed if its value is not the very object that it was given. That is decided
   by identity, not by comparing arrays, and it is decided once for each Variable: its new value leaves the trace in one
@@ -34,7 +34,7 @@ from weft.core.paths import Path, format_path
 from weft.core.records.agree import Fixed
 from weft.nnx.crossing.calls import Mode, RefCall
 from weft.nnx.crossing.flattening import ARRAY, NO_GRAPHS, Memory, Tree, check_levels, named, shape_of, take_apart
-from weft.nnx.crossing.looks import Look, Mark, Seen
+from weft.nnx.crossing.looks import GraphWalk, Mark, Subwalk
 from weft.nnx.crossing.outcomes import RefOutcome, to_be_placed
 from weft.nnx.crossing.prefixes import finder, specs, without_functions
 from weft.nnx.errors import AliasError, DuplicateError, StructureError
@@ -57,13 +57,13 @@ class Root(NamedTuple):
     """
 
     base: Path
-    seen: Seen
+    seen: Subwalk
     find: Callable[[Path, Any], Ride]
     option: str
     filtered: bool
 
 
-class Leaving:
+class CallExit:
     """The end of one call inside its trace."""
 
     def __init__(
@@ -109,11 +109,11 @@ class Leaving:
                 self.along[i] = self.lanes.update(ride, values[i], lambda: "argument")
 
     @functools.cached_property
-    def look(self) -> Look:
+    def look(self) -> GraphWalk:
         """The walk over arguments and output."""
         # It needs the numbers that objects had on the way in, to refer to them; without graph updates nothing refers
         # to an object of the arguments.
-        return Look(self.memory.index_ref if self.mode.updates else None)
+        return GraphWalk(self.memory.index_ref if self.mode.updates else None)
 
     def outcome(self, out: Any) -> tuple[Groups, Groups, RefOutcome]:
         """Returns the lanes of the output, the lanes of the updates, and the outcome, which has everything else."""
@@ -126,7 +126,7 @@ class Leaving:
         rows = zip(out_tree.structure.items, out_tree.bases, out_tree.flat, strict=True)
         hidden = [(("output", *base), value) for item, base, value in rows if isinstance(item, Fixed)]
         refuse_hidden_tracers(((format_path(path), value) for path, value in hidden), "nnx")
-        arguments, graphdef, returned, end = None, NO_GRAPHS, list[Seen](), Mark()
+        arguments, graphdef, returned, end = None, NO_GRAPHS, list[Subwalk](), Mark()
         # Nearly every function changes values alone and returns arrays, so that no graph need be walked.
         is_looked_at = bool(out_tree.nodes) or (mode.updates and not self._is_as_it_was())
         if is_looked_at:
@@ -228,7 +228,7 @@ class Leaving:
     def _place(self, i: int) -> str:
         return format_path(self.crossing.structure.path_of(i))
 
-    def _arguments(self, arguments: Sequence[Seen], end: Mark) -> tuple[GraphDef[Any], tuple[Place, ...]] | None:
+    def _arguments(self, arguments: Sequence[Subwalk], end: Mark) -> tuple[GraphDef[Any], tuple[Place, ...]] | None:
         """The arguments' new structure with the sources of its leaves, or None if the structure is as it was."""
         graphdef = self.look.between(Mark(), end)
         before = self.crossing.structure.graphdef
@@ -257,7 +257,7 @@ class Leaving:
         moved = [variable is None and (leaf is not value or ride.gives_away) for leaf, variable, value, ride in rows]
         return not any(moved)
 
-    def _root(self, base: Path, seen: Seen, spec: Any, option: str) -> Root:
+    def _root(self, base: Path, seen: Subwalk, spec: Any, option: str) -> Root:
         find = finder(spec, self.departure.read, option)
         return Root(base, seen, find, option, isinstance(spec, RidesByKind))
 
@@ -358,7 +358,7 @@ class Leaving:
                     writes.append((position, *last))
         return tuple(writes)
 
-    def _output(self, out_tree: Tree, returned: Sequence[Seen]) -> tuple[Place, ...]:
+    def _output(self, out_tree: Tree, returned: Sequence[Subwalk]) -> tuple[Place, ...]:
         """The source of each leaf of the output: first of its graphs, then of its arrays."""
         graph, departure = self.mode.graph, self.departure
         # This order is the one in which `build_output` consumes the values.
@@ -413,7 +413,7 @@ class Leaving:
             return FORWARDED, i
         return self.lanes.output(ride, value, lambda: "output")
 
-    def _refuse_returned(self, out_tree: Tree, returned: Sequence[Seen]) -> None:
+    def _refuse_returned(self, out_tree: Tree, returned: Sequence[Subwalk]) -> None:
         """Refuses an output that is a Variable of the arguments, unless the Variable is carried."""
         for place, seen in zip(out_tree.nodes, returned, strict=True):
             for path, leaf in self.look.leaves_of(seen):

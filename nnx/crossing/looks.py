@@ -25,7 +25,7 @@ class Mark(NamedTuple):
     numbers: int = 0
 
 
-class Seen(NamedTuple):
+class Subwalk(NamedTuple):
     """The part of the walk below one root, or below one object.
 
     Attributes:
@@ -41,7 +41,7 @@ class Seen(NamedTuple):
     last_repeat: int
 
 
-class Look(Flattener):
+class GraphWalk(Flattener):
     """A walk over several graphs under one numbering.
 
     Args:
@@ -50,18 +50,18 @@ class Look(Flattener):
 
     def __init__(self, before: IndexMap | None):
         super().__init__(RefMap(), None if before is None else RefMap.from_indexmap(before), True)
-        self._seen_of: dict[int, Seen] = {}
+        self._seen_of: dict[int, Subwalk] = {}
         self._by_number: dict[int, Any] | None = None
 
     def here(self) -> Mark:
         """The current position of the walk."""
         return Mark(len(self.nodes), len(self.attributes), len(self.leaves), len(self.ref_index))
 
-    def at(self, root: Any) -> Seen:
+    def at(self, root: Any) -> Subwalk:
         """Walks one more graph."""
         leaf, repeat = len(self.leaves), len(self.repeats)
         self.root(root)
-        return Seen((), leaf, len(self.leaves), repeat, len(self.repeats))
+        return Subwalk((), leaf, len(self.leaves), repeat, len(self.repeats))
 
     def describe(self, node: Any, impl: Any, path: Path, number: int | None, outer: int | None) -> None:
         leaf, repeat = len(self.leaves), len(self.repeats)
@@ -69,7 +69,7 @@ class Look(Flattener):
         super().describe(node, impl, path, number, outer)
         # Lists and dicts have no number, because they have no identity in NNX: what they hold belongs to their object.
         if number is not None:
-            self._seen_of[number] = Seen(path, leaf, len(self.leaves), repeat, len(self.repeats))
+            self._seen_of[number] = Subwalk(path, leaf, len(self.leaves), repeat, len(self.repeats))
 
     def between(self, start: Mark, end: Mark) -> GraphDef[Any]:
         """The structure of the graphs that were walked between two marks."""
@@ -79,12 +79,12 @@ class Look(Flattener):
             end.leaves - start.leaves,
         )
 
-    def leaves_of(self, seen: Seen) -> list[tuple[Path, Any]]:
+    def leaves_of(self, seen: Subwalk) -> list[tuple[Path, Any]]:
         """The leaves that the walk met first below a root or object, with their paths from the root."""
         places = slice(seen.leaf, seen.last_leaf)
         return list(zip((self.paths or [])[places], self.leaves[places], strict=True))
 
-    def met_again(self, seen: Seen) -> Iterator[tuple[Path, Any]]:
+    def met_again(self, seen: Subwalk) -> Iterator[tuple[Path, Any]]:
         """The Variables below the repeats of a root, with their paths from that root."""
         for number, path in self.repeats[seen.repeat : seen.last_repeat]:
             for below, variable in self.below(number):

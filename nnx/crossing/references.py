@@ -21,7 +21,7 @@ from typing import Any
 
 from weft.core.interpreter.boundary import Arrival, Call, Crossing, Departure, Groups, QuickWay
 from weft.core.interpreter.rides import Read, Ride
-from weft.core.records.agree import Described
+from weft.core.records.agree import TreeDescription
 from weft.nnx.crossing.calls import Mode, RefCall
 from weft.nnx.crossing.described import describe_outcome, describe_tree
 from weft.nnx.crossing.flattening import (
@@ -36,7 +36,7 @@ from weft.nnx.crossing.flattening import (
     repeats_of,
     take_apart,
 )
-from weft.nnx.crossing.leaving import Leaving
+from weft.nnx.crossing.leaving import CallExit
 from weft.nnx.crossing.outcomes import RefOutcome, hand_over
 from weft.nnx.crossing.prefixes import rides_of, without_functions
 from weft.nnx.crossing.quick import quick_way, recognised
@@ -141,7 +141,7 @@ class References:
         """Whether objects or Variables are among the arguments."""
         return NODE in crossing.structure.items
 
-    def describe(self, tree: Any, root: str) -> Described:
+    def describe(self, tree: Any, root: str) -> TreeDescription:
         """Describes the parts of a carry that a loop must not change."""
         carried = take_apart(self.graph, tree)
         return describe_tree(carried, self._fixed_nodes(carried), root)
@@ -159,7 +159,7 @@ class References:
         nodes = map(plan.node, plan.by_number)
         return [node for node in nodes if id(node) not in bare or id(node) in within]
 
-    def describe_outcome(self, crossing: Crossing[RefCall], outcome: RefOutcome, types: Groups) -> Described:
+    def describe_outcome(self, crossing: Crossing[RefCall], outcome: RefOutcome, types: Groups) -> TreeDescription:
         """Describes the parts of an outcome that all branches must have in common."""
         return describe_outcome(crossing.structure, self.mode.names(crossing.structure.functions), outcome, types)
 
@@ -178,7 +178,7 @@ class References:
         departure: Departure,
     ) -> tuple[Groups, Groups, RefOutcome]:
         """Sorts output and updates into lanes, inside the trace."""
-        return Leaving(self.mode, crossing, values, live, memory, departure).outcome(out)
+        return CallExit(self.mode, crossing, values, live, memory, departure).outcome(out)
 
     # ------------------------------------------------------------------ outside again
 

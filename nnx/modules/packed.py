@@ -5,10 +5,11 @@ that the last step has returned: its leaves are read from the list of Variables 
 structure in the process has changed since; most loops pass it on at once.
 
 A returned `State` is built lazily, when it is first read (see `nnx/states/packed.py`). An object cannot be: Python may
-find a missing attribute on its class instead, without a call to us. So returned objects are built at once.
-JAX unflattens them one by one, each with a call back into Python, and for a model of hundreds of objects that may take
-as long as a training step. The structure is the same at each step, so an `Assembly` analyses it once, and then builds
-by column: all objects, then each slot of all objects, then the attributes of all objects with the same attribute names.
+find a missing attribute on its class instead, without a call to us. So returned objects are built at once. JAX
+unflattens them one by one, each with a call back into Python, and for a model of hundreds of objects that may take as
+long as a training step. The structure is the same at each step, so an `ObjectRebuilder` analyses it once, and then
+builds by column: all objects, then each slot of all objects, then the attributes of all objects with the same attribute
+names.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from weft.nnx.versions import structure_epoch
 _FEWEST = 8
 
 
-class Unfit(Exception):
+class OnlyJaxRebuilds(Exception):
     """Raised for a tree that only JAX can rebuild: it contains a container that is no NNX object."""
 
 
@@ -38,7 +39,7 @@ class Unfit(Exception):
 _Make = Callable[[Sequence[Any]], Iterable[dict[str, Any]]]
 
 
-class _Alike:
+class _SameAttributes:
     """Objects with the same attribute names: their positions, and the positions of their values in the pool."""
 
     def __init__(self, layout: Layout):
@@ -62,7 +63,7 @@ class _Alike:
         return lambda pool: map(make, *[column(pool) for column in columns]), members
 
 
-class Assembly:
+class ObjectRebuilder:
     """Rebuilds all objects of one structure around new Variables.
 
     Attributes are picked from a *pool*, a flat tuple: None, the Variables in JAX's order, the objects, static values.
@@ -71,7 +72,7 @@ class Assembly:
         root: an object that contains only objects, Variables, None and static values.
 
     Raises:
-        Unfit: if it contains anything else.
+        OnlyJaxRebuilds: if it contains anything else.
     """
 
     __slots__ = ("_alike", "_kinds", "_nodes", "_statics")
@@ -84,9 +85,9 @@ class Assembly:
         variables = len(trees.flatten(root, is_boxed)[0])
         self._add(root, itertools.count(1), variables + 1, layouts)
         # Grouped by attribute names: one generated function makes the dicts of all objects of a group.
-        alike: dict[tuple[str, ...], _Alike] = {}
+        alike: dict[tuple[str, ...], _SameAttributes] = {}
         for i, (layout, places) in enumerate(layouts):
-            group = alike.setdefault((*layout.data_names, "", *layout.static_names), _Alike(layout))
+            group = alike.setdefault((*layout.data_names, "", *layout.static_names), _SameAttributes(layout))
             group.objects.append(i)
             # Static values have negative numbers until here: they come after the objects, whose count is known now.
             group.rows.append([place if place >= 0 else variables + len(layouts) - place for place in places])
@@ -100,7 +101,7 @@ class Assembly:
         if is_boxed(value):
             return next(variables)
         if not (is_object(value) and value._pytree__is_pytree):
-            raise Unfit
+            raise OnlyJaxRebuilds
         values = attributes_of(value)
         layout = layout_of(value._pytree__nodes, values, value._pytree__has_int_keys)
         places = [self._add(values[name], variables, first, layouts) for name in layout.data_names]
@@ -128,11 +129,11 @@ class Assembly:
         return objects[-1]
 
 
-def assembly_of(root: Any) -> Assembly | None:
+def assembly_of(root: Any) -> ObjectRebuilder | None:
     """Makes the assembly for trees of the structure of `root`; None if only JAX can rebuild them, or is as fast."""
     try:
-        assembly = Assembly(root)
-    except (Unfit, RecursionError):  # a chain of objects may be deeper than Python's recursion limit
+        assembly = ObjectRebuilder(root)
+    except (OnlyJaxRebuilds, RecursionError):  # a chain of objects may be deeper than Python's recursion limit
         return None
     return assembly if assembly.pays else None
 

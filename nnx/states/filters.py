@@ -1,8 +1,8 @@
 """NNX's filters: predicates over (path, value).
 
 The language is that of `weft.core.records.filters`: types, tags, `...`, booleans, None, callables, and lists of those.
-NNX calls a filter with a path and the Variable or object there, and the core calls it with a leaf. `Seen` presents a
-path and a value as a leaf, so the core's filters, such as `weft.filters.Inside`, work here too.
+NNX calls a filter with a path and the Variable or object there, and the core calls it with a leaf. `FilteredLeaf`
+presents a path and a value as a leaf, so the core's filters, such as `weft.filters.Inside`, work here too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class InvalidFilterError(FilterError, TypeError):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Seen:
+class FilteredLeaf:
     """A path and a value with the attributes that the core's filters read of a leaf."""
 
     place: Path
@@ -183,7 +183,7 @@ def to_predicate(filter: Filter) -> Predicate:
     # A filter of the core is called with a leaf. NNX's own subclasses of core filters take (path, value) already.
     if isinstance(filter, core_filters.NATIVE) and not isinstance(filter, _OF_PATHS):
         of_leaves: AnyValue = filter
-        return lambda path, x: of_leaves(Seen(path, x))
+        return lambda path, x: of_leaves(FilteredLeaf(path, x))
     if callable(filter):
         return cast("Predicate", filter)
     raise InvalidFilterError(

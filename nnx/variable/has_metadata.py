@@ -1,4 +1,4 @@
-"""The methods of a Variable that read and change its metadata (`HasMetadata`), and that print it (`Shown`).
+"""The methods of a Variable that read and change its metadata (`HasMetadata`), and that print it (`VariablePrinting`).
 
 The text of a Variable has its type, value, size in bytes, and metadata.
 """
@@ -163,7 +163,7 @@ class HasMetadata:
         call_hooks(self._nnx_metadata.get("on_remove_axis", ()), self, axis_index, axis_name)
 
 
-class Shown(ValueProtocols, Representable):
+class VariablePrinting(ValueProtocols, Representable):
     """The methods of `Variable` that print it, as text and in treescope."""
 
     __slots__ = ()

@@ -18,7 +18,7 @@ import jax
 import jax.tree_util as jtu
 from weft.nnx.config import hijax_default, ref_default, using_eager_sharding
 from weft.nnx.errors import MISSING, StructureError, TraceContextError
-from weft.nnx.variable.has_metadata import HasMetadata, Shown
+from weft.nnx.variable.has_metadata import HasMetadata, VariablePrinting
 from weft.nnx.variable.metadata import (
     HOOKS,
     Metadata,
@@ -44,7 +44,7 @@ VARIABLE_TYPES: set[type] = set()
 _store = object.__setattr__
 
 
-class Variable(Shown, HasMetadata, Generic[A], metaclass=VariableMeta):
+class Variable(VariablePrinting, HasMetadata, Generic[A], metaclass=VariableMeta):
     """A mutable box: the base of all kinds of state.
 
     Args:

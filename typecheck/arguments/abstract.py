@@ -62,7 +62,7 @@ def abstractly(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> An
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass
-class _Opened:
+class _OpenedInstance:
     """An instance of a class that JAX does not know as a pytree, as a pytree of the instance's attributes."""
 
     fields: dict[str, Any]
@@ -87,7 +87,7 @@ def _opened(tree: Any, around: tuple[Any, ...]) -> Any:
             is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(fields)
         ):
             return leaf
-        return _Opened(fields, cls)
+        return _OpenedInstance(fields, cls)
 
     return jax.tree.map(open_leaf, forms.opened(tree))
 
@@ -96,7 +96,7 @@ def closed(tree: Any) -> Any:
     """Turns a tree made by `opened` back into the instances that it stands for."""
 
     def close(node: Any) -> Any:
-        if not isinstance(node, _Opened):
+        if not isinstance(node, _OpenedInstance):
             return node
         # Not by calling the class: its `__init__` may take other arguments than the attributes, and would run again.
         instance = object.__new__(node.cls)
@@ -104,7 +104,7 @@ def closed(tree: Any) -> Any:
             object.__setattr__(instance, name, closed(value))
         return instance
 
-    return forms.closed(jax.tree.map(close, tree, is_leaf=lambda node: isinstance(node, _Opened)))
+    return forms.closed(jax.tree.map(close, tree, is_leaf=lambda node: isinstance(node, _OpenedInstance)))
 
 
 # Instances of classes from these packages stay leaves: their attributes are private to the package.

@@ -72,8 +72,8 @@ class Values:
         if value is None:
             return None
         if isinstance(value, str):
-            return Text(value, self)
-        return (Whole if isinstance(value, int) else Fraction)(value, (self,))
+            return ConcolicStr(value, self)
+        return (ConcolicInt if isinstance(value, int) else ConcolicFloat)(value, (self,))
 
     def ask(self, how: str, constant: Any) -> None:
         """Notes a question."""
@@ -127,14 +127,14 @@ def _is_kept(frame: FrameType) -> bool:
     return owner in ("machinery", "contracts", "equinox", "modules", "nnx")
 
 
-class Text(str):
+class ConcolicStr(str):
     """A `str` that notes what is asked of it."""
 
     # A subclass, as C code takes no other class for a name. What C code reads of it in silence is a part of another
     # text, as in `act in "relu gelu"`.
     __slots__ = ("_values",)
 
-    def __new__(cls, text: str, values: Values) -> Text:
+    def __new__(cls, text: str, values: Values) -> ConcolicStr:
         self = super().__new__(cls, text)
         self._values = values
         return self
@@ -143,7 +143,7 @@ class Text(str):
         return str, (str.__str__(self),)
 
     def __eq__(self, other: object) -> Any:
-        if isinstance(other, str) and type(other) is not Text:
+        if isinstance(other, str) and type(other) is not ConcolicStr:
             self._values.ask("eq", str(other))
         return str.__eq__(self, other)
 
@@ -160,7 +160,7 @@ class Text(str):
 def _asking(name: str) -> Callable[..., Any]:
     plain = getattr(str, f"__{name}__" if name == "contains" else name)
 
-    def method(self: Text, *args: Any) -> Any:
+    def method(self: ConcolicStr, *args: Any) -> Any:
         for part in (args[0] if isinstance(args[0], tuple) else args[:1]) if len(args) == 1 else ():
             self._values.ask(name, part)
         if len(args) != 1:
@@ -173,7 +173,7 @@ def _asking(name: str) -> Callable[..., Any]:
 def _reading(name: str) -> Callable[..., Any]:
     plain = getattr(str, name)
 
-    def method(self: Text, *args: Any, **kwargs: Any) -> Any:
+    def method(self: ConcolicStr, *args: Any, **kwargs: Any) -> Any:
         if not _is_kept(sys._getframe(1)):
             self._values.is_read = True
         return plain(self, *args, **kwargs)
@@ -184,23 +184,23 @@ def _reading(name: str) -> Callable[..., Any]:
 _QUESTIONS = ("startswith", "endswith", "__contains__")
 _SILENT = ("__new__", "__init__", "__init_subclass__", "__subclasshook__", "__class__", "__getattribute__", "__doc__")
 for _name in ("startswith", "endswith"):
-    setattr(Text, _name, _asking(_name))
-Text.__contains__ = _asking("contains")  # type: ignore[method-assign]
+    setattr(ConcolicStr, _name, _asking(_name))
+ConcolicStr.__contains__ = _asking("contains")  # type: ignore[method-assign]
 _OF_OBJECTS = ("__str__", "__repr__", "__format__", "__lt__", "__le__", "__gt__", "__ge__")
-for _name in (*{*vars(str)}.difference(_QUESTIONS, _SILENT, vars(Text), vars(object)), *_OF_OBJECTS):
+for _name in (*{*vars(str)}.difference(_QUESTIONS, _SILENT, vars(ConcolicStr), vars(object)), *_OF_OBJECTS):
     if callable(getattr(str, _name)):
-        setattr(Text, _name, _reading(_name))
+        setattr(ConcolicStr, _name, _reading(_name))
 
 
-def _added(self: Text, text: str) -> str:
+def _added(self: ConcolicStr, text: str) -> str:
     self._values.is_read = True
     return text + str.__str__(self)
 
 
-Text.__radd__ = _added  # type: ignore[attr-defined]
+ConcolicStr.__radd__ = _added  # type: ignore[attr-defined]
 
 
-class Number:
+class ConcolicNumber:
     """An integer or a float that notes what is asked of it, or one that was computed from such.
 
     Attributes:
@@ -221,7 +221,7 @@ class Number:
         return self.number
 
     def _compared(self, how: str, operand: Any) -> bool:
-        if type(operand) in (Whole, Fraction):
+        if type(operand) in (ConcolicInt, ConcolicFloat):
             if not (_is_kept(sys._getframe(2)) and how == "eq"):
                 self._read()
                 operand._read()
@@ -310,10 +310,10 @@ def _is_plain(value: Any) -> bool:
 
 
 def _is_comparable(value: Any) -> bool:
-    return _is_plain(value) or type(value) in (Whole, Fraction, Dim, Real)
+    return _is_plain(value) or type(value) in (ConcolicInt, ConcolicFloat, Dim, Real)
 
 
-class Whole(Number):
+class ConcolicInt(ConcolicNumber):
     """An `int` that notes what is asked of it."""
 
     __slots__ = ()
@@ -324,7 +324,7 @@ class Whole(Number):
     __int__ = __trunc__ = __floor__ = __ceil__ = __index__
 
 
-class Fraction(Number):
+class ConcolicFloat(ConcolicNumber):
     """A `float` that notes what is asked of it."""
 
     __slots__ = ()
@@ -342,8 +342,8 @@ class Fraction(Number):
 
 
 def _arithmetic(name: str, plain: Callable[..., Any], *, reflected: bool = False) -> None:
-    def method(self: Number, *operands: Any) -> Any:
-        numbers = [x.number if type(x) in (Whole, Fraction) else x for x in operands]
+    def method(self: ConcolicNumber, *operands: Any) -> Any:
+        numbers = [x.number if type(x) in (ConcolicInt, ConcolicFloat) else x for x in operands]
         if not all(map(_is_plain, numbers)):
             # Of a size or an array of numbers, the result depends on this very number.
             if all(type(x) in (Dim, Real) for x in operands):
@@ -354,9 +354,9 @@ def _arithmetic(name: str, plain: Callable[..., Any], *, reflected: bool = False
         if type(result) not in (int, float):
             self._read()
             return result
-        return (Whole if type(result) is int else Fraction)(result, tuple(of.values()), is_given=False)
+        return (ConcolicInt if type(result) is int else ConcolicFloat)(result, tuple(of.values()), is_given=False)
 
-    setattr(Number, f"__{'r' * reflected}{name}__", method)
+    setattr(ConcolicNumber, f"__{'r' * reflected}{name}__", method)
 
 
 for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
@@ -372,5 +372,5 @@ for _name in ("and", "or", "xor", "lshift", "rshift"):
     _arithmetic(_name, getattr(operator, f"{_name}_" if _name in ("and", "or") else _name))
     _arithmetic(_name, getattr(operator, f"{_name}_" if _name in ("and", "or") else _name), reflected=True)
 
-edge.register_numbers({Whole: int, Fraction: float})
-leaves.stand_for_numbers(Whole, Fraction)
+edge.register_numbers({ConcolicInt: int, ConcolicFloat: float})
+leaves.stand_for_numbers(ConcolicInt, ConcolicFloat)

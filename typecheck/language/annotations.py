@@ -208,7 +208,7 @@ class RecordOf(Node):
 
 
 @dataclass(frozen=True)
-class Shell(Node):
+class CheckedRecord(Node):
     """A record of which only the class is checked, since the record checked itself when it was made."""
 
     record: RecordOf
@@ -357,7 +357,7 @@ Annotation = (
     | SequenceOf
     | MappingOf
     | RecordOf
-    | Shell
+    | CheckedRecord
     | BatchedOf
     | BoxOf
     | StreamOf
@@ -383,4 +383,4 @@ def holds_arrays(annotation: Annotation) -> bool:
     return any(isinstance(part, _WITH_ARRAYS) for part in annotation.walk())
 
 
-_WITH_ARRAYS = (ArrayOf, TreeOf, RecordOf, Shell, BatchedOf, BoxOf)
+_WITH_ARRAYS = (ArrayOf, TreeOf, RecordOf, CheckedRecord, BatchedOf, BoxOf)

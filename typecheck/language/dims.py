@@ -84,7 +84,7 @@ class VariadicDim:
 
 
 @dataclass(frozen=True, slots=True)
-class Hole:
+class Interpolation:
     """One `{...}` of an expression: Python source over the function's arguments."""
 
     source: str
@@ -102,7 +102,7 @@ class SymbolicDim:
     """
 
     text: str
-    pieces: tuple[str | Hole, ...]
+    pieces: tuple[str | Interpolation, ...]
     names: frozenset[str]
     broadcastable: bool = False
 
@@ -112,12 +112,12 @@ class SymbolicDim:
     @property
     def arguments(self) -> frozenset[str]:
         """The arguments that the holes read, `self` included."""
-        return frozenset().union(*(piece.names for piece in self.pieces if isinstance(piece, Hole)))
+        return frozenset().union(*(piece.names for piece in self.pieces if isinstance(piece, Interpolation)))
 
     @property
     def fields(self) -> frozenset[str]:
         """The attributes of `self` that the holes read, such as `width` in `{self.width}`."""
-        sources = (piece.source for piece in self.pieces if isinstance(piece, Hole))
+        sources = (piece.source for piece in self.pieces if isinstance(piece, Interpolation))
         return frozenset(name for source in sources for name in re.findall(r"\bself\.(\w+)", source))
 
     def evaluate(self, sizes: Mapping[str, Any], arguments: Mapping[str, Any]) -> Any:
@@ -297,7 +297,7 @@ def _symbolic(body: str, broadcastable: bool, shape: str, word: str) -> Symbolic
         pieces = tuple(
             str(part.value)
             if isinstance(part, ast.Constant)
-            else Hole(source := ast.unparse(cast(ast.FormattedValue, part).value), _free_names(source))
+            else Interpolation(source := ast.unparse(cast(ast.FormattedValue, part).value), _free_names(source))
             for part in template.values
         )
         filled = "".join(piece if isinstance(piece, str) else "_hole_" for piece in pieces)

@@ -10,12 +10,12 @@ from weft.typecheck.language.annotations import (
     Annotation,
     ArrayOf,
     BatchedOf,
+    CheckedRecord,
     Instance,
     MappingOf,
     OneOf,
     RecordOf,
     SequenceOf,
-    Shell,
     TreeOf,
     TupleOf,
     holds_arrays,
@@ -104,16 +104,16 @@ def _binds(annotation: Annotation) -> bool:
 
 
 def _without_insides(annotation: Annotation) -> Any:
-    """The annotation with a `Shell`, which asks for the class only, in place of each child record without `Dims`."""
+    """The annotation with a `CheckedRecord` in place of each child record without `Dims`: only its class is asked."""
     if isinstance(annotation, OneOf | TupleOf | SequenceOf | MappingOf):
         return annotation.rebuilt(_without_insides)
     # A linked child is opened even so: `Dims` needs the sizes that the fields of the child bind.
     if isinstance(annotation, RecordOf) and annotation.form is MODULE and annotation.dims is None:
-        return Shell(annotation)
+        return CheckedRecord(annotation)
     return annotation
 
 
-def shell_check(spec: Shell, policy: Policy) -> Check:
+def shell_check(spec: CheckedRecord, policy: Policy) -> Check:
     """The check that a child record is of its class, without looking inside."""
     cls, form = spec.record.cls, spec.record.form
 
@@ -124,4 +124,4 @@ def shell_check(spec: Shell, policy: Policy) -> Check:
     return check
 
 
-CASES[Shell] = shell_check
+CASES[CheckedRecord] = shell_check

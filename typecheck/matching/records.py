@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from weft.core.edge.names import is_generated
 from weft.typecheck.errors import AnnotationError
-from weft.typecheck.language.annotations import RecordOf, Shell
+from weft.typecheck.language.annotations import CheckedRecord, RecordOf
 from weft.typecheck.language.dims import Dims, NamedDim
 from weft.typecheck.language.forms import TYPEDDICT, records_in
 from weft.typecheck.language.signatures import shapes_in
@@ -43,7 +43,7 @@ def record_check(spec: RecordOf, policy: Policy) -> Check:
     """The check of a record; of a mutable object only the class is checked at run time, as other code may change it."""
     form = spec.form
     if form.mutable and not policy.opens_objects:
-        return shell_check(Shell(spec), policy)
+        return shell_check(CheckedRecord(spec), policy)
     within = policy if form.plain else policy.within
 
     def check(value: Any, bindings: Bindings) -> None:

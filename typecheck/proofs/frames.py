@@ -111,7 +111,7 @@ def _owners(error: Exception | None) -> list[Owner]:
     return [owner_of(frame.f_code.co_filename) for frame, _ in frames]
 
 
-class Whose(dict[str, Literal["user", "library", "plain"]]):
+class CodeOwners(dict[str, Literal["user", "library", "plain"]]):
     """Whose code a file holds, computed at the first look-up. *Plain* libraries are those that define no records."""
 
     def __init__(self, own: frozenset[str]):

@@ -4,10 +4,10 @@ A `raise` or `assert` in the program's own package, `eqx.error_if`, and the chec
 something that annotations cannot express. Such a refusal states a precondition and is no fault of the program.
 
 A guard may test the numbers in arrays: `if jnp.any(x <= 0): raise`. A trace knows shapes alone, so JAX raises where
-Python asks whether a traced number is true. `Passing` lets the trace continue as if the guard passes: arguments that a
-guard refuses are no matter of the contract. So the proof is about arguments that pass, and its report says so. Any
-other decision by a number stays an error. Guards pass in the outermost trace only, and in functions that no transform
-wraps. Inside a `jit` or `vmap` of the program's own the same statement raises whatever the numbers are.
+Python asks whether a traced number is true. `GuardPasser` lets the trace continue as if the guard passes: arguments
+that a guard refuses are no matter of the contract. So the proof is about arguments that pass, and its report says so.
+Any other decision by a number stays an error. Guards pass in the outermost trace only, and in functions that no
+transform wraps. Inside a `jit` or `vmap` of the program's own the same statement raises whatever the numbers are.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _packages(own: frozenset[str]) -> tuple[str, ...]:
     return tuple(tops)
 
 
-class Passing:
+class GuardPasser:
     """Answers a trace's questions about traced numbers so that guards pass, and records these guards.
 
     Args:

@@ -38,7 +38,7 @@ _MOST, _MOST_TRACES = 60, 80
 
 
 @dataclass
-class Answers:
+class QuestionResults:
     """What trying both answers to a program's questions has shown.
 
     Attributes:
@@ -57,7 +57,7 @@ class Answers:
     seen: set[Any] = field(default_factory=set[Any])
 
 
-def answer(explainer: Explainer, results: Results, answers: Answers) -> None:
+def answer(explainer: Explainer, results: Results, answers: QuestionResults) -> None:
     """Tries the questions of each variant of a program both ways; adds failures and needs to `results`."""
     variants: dict[Any, Trial] = {}
     for trial in reversed(results.passed):
@@ -87,10 +87,10 @@ class _Variant:
     explainer: Explainer
     results: Results
     trial: Trial
-    answers: Answers
+    answers: QuestionResults
     seen: set[Any]
     written: Written = field(init=False)
-    queue: list[_Asked] = field(default_factory=list["_Asked"])
+    queue: list[_TracedQuestion] = field(default_factory=list["_TracedQuestion"])
 
     def answer(self) -> None:
         known = set(self.answers.sampled)
@@ -176,7 +176,7 @@ class _Variant:
         wrong = traced.violations
         return space, traced, f"{wrong[0].where}: {wrong[0].message}" if wrong else ""
 
-    def _new(self, space: Space) -> Iterator[_Asked]:
+    def _new(self, space: Space) -> Iterator[_TracedQuestion]:
         """The questions of a trace that have not been tried yet.
 
         A question counts once in each variant: what the program does where `n == m` may depend on an option that it
@@ -192,11 +192,11 @@ class _Variant:
                 self.seen.add(identity)
                 after = tuple(every[len(before) + 1 :])
                 answer = question, answered
-                yield _Asked(space.numbers, answer, tuple(before), after, tuple(way), own)
+                yield _TracedQuestion(space.numbers, answer, tuple(before), after, tuple(way), own)
             before.append((question, answered))
             way += [(question, answered)] if own or question.is_order else ()
 
-    def _try_other_answer(self, asked: _Asked) -> Space | None:
+    def _try_other_answer(self, asked: _TracedQuestion) -> Space | None:
         """Traces the program at sizes at which a question has the other answer; returns the space if that trace holds.
 
         If the program refuses all sizes with the other answer, or there are none that leave earlier questions their
@@ -282,7 +282,7 @@ class _Variant:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _TracedQuestion:
     """A question of a trace, with the questions that the trace asked before and after it.
 
     Attributes:

@@ -239,7 +239,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Shown:
+class FailureFindings:
     """The findings of a failing trial.
 
     Attributes:
@@ -251,7 +251,7 @@ class Shown:
     doubt: str = ""
 
 
-def shown(target: Target, trial: Trial, dims: Mapping[str, Any]) -> Shown:
+def shown(target: Target, trial: Trial, dims: Mapping[str, Any]) -> FailureFindings:
     """The findings of a failing trial, with their programs, and whether they are in doubt.
 
     weft binds dims by instances and by integers, which jaxtyping does not. A user of weft has asked for that. The
@@ -268,7 +268,7 @@ def shown(target: Target, trial: Trial, dims: Mapping[str, Any]) -> Shown:
             seen = trial
         by_weft = seen.ok or (bool(seen.violations) and seen.place != trial.place)
         if strangers and (seen.ok or trial.violations[0].reason in OF_INSTANCES):
-            return Shown(
+            return FailureFindings(
                 findings_of(target, trial),
                 "it shows only where instances and integers bind dims, as weft lets them and jaxtyping does not",
             )
@@ -279,8 +279,8 @@ def shown(target: Target, trial: Trial, dims: Mapping[str, Any]) -> Shown:
     findings = [dataclasses.replace(one, program=program.text) for one in findings_of(target, trial)]
     # A failure that nobody can repeat would be taken for one of weft.
     if strangers and not program.text:
-        return Shown(findings, f"no program of a few lines shows it: {program.reason}")
-    return Shown(findings)
+        return FailureFindings(findings, f"no program of a few lines shows it: {program.reason}")
+    return FailureFindings(findings)
 
 
 def findings_of(target: Target, trial: Trial) -> list[Finding]:

@@ -17,7 +17,7 @@ from weft.typecheck.arguments.builder import Assignment, Unbuildable
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.proofs.explaining import Budget, Exhausted, Explainer
 from weft.typecheck.proofs.needs import DEALS, Deal, Needs, array_of, ascending, axes, written_under
-from weft.typecheck.proofs.questions import Answers, answer
+from weft.typecheck.proofs.questions import QuestionResults, answer
 from weft.typecheck.proofs.tracing import Target
 from weft.typecheck.proofs.trial import Trial, argument_of, at_guard, is_class, leaves_kinds_open, phrases
 from weft.typecheck.proofs.variations import (
@@ -58,7 +58,7 @@ class Outcome:
     ended: Exhausted | None = None
     pending: Trial | None = None
     doubtful: tuple[Trial, ...] = ()
-    answers: Answers = field(default_factory=Answers)
+    answers: QuestionResults = field(default_factory=QuestionResults)
     in_pairs: bool = False
 
 
@@ -85,7 +85,7 @@ class Search(Explainer):
     def __init__(self, target: Target, dims: Mapping[str, Any], budget: Budget):
         super().__init__(target, dims, budget)
         self.results = Results()
-        self.answers = Answers()
+        self.answers = QuestionResults()
 
     def begin(self) -> tuple[Trial, Needs]:
         """The first trial that holds, with its needs; a failing trial, if none is found within the budget.

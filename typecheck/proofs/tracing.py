@@ -33,7 +33,7 @@ from weft.typecheck.language import forms
 from weft.typecheck.language.forms import layer_of, objects_in, records_in, unboxed
 from weft.typecheck.matching.words import in_words
 from weft.typecheck.proofs.frames import among_jaxs_own, file_of, is_of_weft, is_users, paused, text_of_fault
-from weft.typecheck.proofs.guards import Passing, is_packages, raised_at
+from weft.typecheck.proofs.guards import GuardPasser, is_packages, raised_at
 from weft.typecheck.proofs.trial import Trial, keys_of, options_of, ranks_of, unsaid_of
 from weft.typecheck.proofs.violations import Violation
 from weft.typecheck.proofs.watch import Watch
@@ -145,7 +145,7 @@ def run_trial(
     # it is read as what it was meant to be.
     lenient, is_symbolic = not target.is_users, space is not None
     builder = target.builder(assignment, dims, known=target.made, lenient=lenient, is_symbolic=is_symbolic)
-    passing = Passing(target.own)
+    passing = GuardPasser(target.own)
     with (
         one_at_a_time,
         contract_mode.scope("off"),  # the watch checks, and goes on after the first finding
@@ -202,7 +202,7 @@ class _Run:
     is_plain: bool = False
 
 
-def _run(target: Target, builder: Builder, watch: Watch, passing: Passing, shared: int) -> _Run:
+def _run(target: Target, builder: Builder, watch: Watch, passing: GuardPasser, shared: int) -> _Run:
     ran = _Run()
     try:
         with trial_context(shared):

@@ -116,7 +116,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Unsaid:
+class Assumptions:
     """What annotations do not say about the arguments, and the trial had to make up.
 
     Attributes:
@@ -154,9 +154,9 @@ def options_of(builder: Builder) -> Options:
     return Options(builder.options, builder.own, builder.given, builder.classes, builder.values)
 
 
-def unsaid_of(builder: Builder, empty_fields: Set[str]) -> Unsaid:
+def unsaid_of(builder: Builder, empty_fields: Set[str]) -> Assumptions:
     made_up = builder.emptied, builder.texts, builder.bare, builder.assumed
-    return Unsaid(builder.vague, builder.by_name, *made_up, empty_fields, builder.fixed)
+    return Assumptions(builder.vague, builder.by_name, *made_up, empty_fields, builder.fixed)
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ class Trial:
     keys: Keys
     ranks: Mapping[str, Rank]
     options: Options
-    unsaid: Unsaid
+    unsaid: Assumptions
     violations: tuple[Violation, ...] = ()
     error: Exception | None = None
     error_at: tuple[str, int] = ("", 0)
@@ -306,7 +306,7 @@ def argument_of(place: str) -> str:
     return place.rpartition(" ")[0].removeprefix("self.")
 
 
-class Phrases(NamedTuple):
+class OptionWording(NamedTuple):
     """The words for an option: next to the sizes of a failure, and as the end of "holds when ..."."""
 
     taken_here: str
@@ -331,7 +331,7 @@ _PHRASES = {
 }
 
 
-def phrases(options: Options, place: str, option: int) -> Phrases:
+def phrases(options: Options, place: str, option: int) -> OptionWording:
     """The words for an option: `kernel of class RBF`, `kernel is of class RBF`, `kernel is not of class RBF`."""
     name, _, aspect = place.rpartition(" ")
     items, value = ITEMS[option] if aspect == "length" else 0, ""
@@ -344,7 +344,7 @@ def phrases(options: Options, place: str, option: int) -> Phrases:
         aspect = "by number"
     words = {"place": place, "name": name, "of": argument_of(place), "value": value, "number": option + 1}
     words["items"] = f"{items} item{'s' * (items != 1)}"
-    return Phrases(*(phrase.format(**words) for phrase in _PHRASES[aspect]))
+    return OptionWording(*(phrase.format(**words) for phrase in _PHRASES[aspect]))
 
 
 def is_class(place: str) -> bool:

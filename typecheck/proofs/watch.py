@@ -32,10 +32,10 @@ from weft.typecheck.matching.records import check_instance, dims_of_instance, re
 from weft.typecheck.matching.scopes import bind_numbers
 from weft.typecheck.messages.fixes import likely_fix
 from weft.typecheck.proofs.frames import (
+    CodeOwners,
     Depths,
     Ending,
     Endless,
-    Whose,
     file_of,
     file_of_init,
     following,
@@ -46,7 +46,7 @@ from weft.typecheck.proofs.violations import Violation, describe, inside_of, siz
 from weft.typecheck.sizes.space import Space
 
 
-class Watched:
+class CheckedFunction:
     """A function whose calls are checked: its signature, and its checks, each made when it is first needed."""
 
     def __init__(self, signature: Signature):
@@ -79,7 +79,7 @@ class Watched:
 
 
 # By identity, since code objects of two files are equal if their text is. Each code is kept alive, for its `id`.
-_watched: Recent[int, tuple[CodeType, Callable[[FrameType], Watched | None]]] = Recent(
+_watched: Recent[int, tuple[CodeType, Callable[[FrameType], CheckedFunction | None]]] = Recent(
     listed=("weft.typecheck.proofs.watch", "code")
 )
 
@@ -87,7 +87,7 @@ _watched: Recent[int, tuple[CodeType, Callable[[FrameType], Watched | None]]] = 
 _closures: dict[int, CodeType] = {}
 
 
-def watched_of_code(frame: FrameType) -> Watched | None:
+def watched_of_code(frame: FrameType) -> CheckedFunction | None:
     """The function that a frame runs, if it has annotations, else None."""
     code = frame.f_code
     known = _watched.get(id(code))
@@ -102,20 +102,20 @@ def forget_closures() -> None:
         _watched.forget(_closures.popitem()[0])
 
 
-def _find_function(frame: FrameType) -> Callable[[FrameType], Watched | None]:
+def _find_function(frame: FrameType) -> Callable[[FrameType], CheckedFunction | None]:
     function = None if frame.f_code.co_name.startswith("<") else _function_of_code(frame)
     # A wrapper has the annotations of the function that it wraps, and that one is checked when it runs.
     if function is None or not getattr(function, "__annotations__", None) or hasattr(function, "__wrapped__"):
         return lambda _: None
     if function.__closure__ or function.__defaults__ or function.__kwdefaults__:
         _closures[id(frame.f_code)] = frame.f_code
-    read: dict[type | None, Watched | None] = {}
+    read: dict[type | None, CheckedFunction | None] = {}
 
-    def of_frame(frame: FrameType) -> Watched | None:
+    def of_frame(frame: FrameType) -> CheckedFunction | None:
         owner = _owner(frame)
         if owner not in read:
             signature = signature_of(function, owner)
-            read[owner] = Watched(signature) if signature.annotated else None
+            read[owner] = CheckedFunction(signature) if signature.annotated else None
         return read[owner]
 
     return of_frame
@@ -182,9 +182,9 @@ class Watch:
         self.endless: Endless | None = None
         self._depths = Depths()
         # Running calls, and suspended generators.
-        self._open: dict[FrameType, tuple[Watched, Bindings]] = {}
-        self._suspended: dict[FrameType, tuple[Watched, Bindings]] = {}
-        self._whose = Whose(own)
+        self._open: dict[FrameType, tuple[CheckedFunction, Bindings]] = {}
+        self._suspended: dict[FrameType, tuple[CheckedFunction, Bindings]] = {}
+        self._whose = CodeOwners(own)
 
     def __enter__(self) -> Watch:
         self._following = following(self)
@@ -260,7 +260,7 @@ class Watch:
             return self._cannot_read(watched, error)
         self._open[frame] = watched, bindings
 
-    def bindings_of_call(self, watched: Watched, arguments: dict[str, Any]) -> Bindings:
+    def bindings_of_call(self, watched: CheckedFunction, arguments: dict[str, Any]) -> Bindings:
         """The bindings at the start of a call: the dims of the instance, then integer arguments named like a dim."""
         signature = watched.signature
         first = signature.parameters[0].name if signature.parameters else ""
@@ -275,7 +275,7 @@ class Watch:
         bind_numbers(bindings, {name: value for name, value in arguments.items() if name in watched.names})
         return bindings
 
-    def _argument(self, parameter: Parameter, value: Any, bindings: Bindings, watched: Watched) -> None:
+    def _argument(self, parameter: Parameter, value: Any, bindings: Bindings, watched: CheckedFunction) -> None:
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
             values = list(value)
         elif parameter.kind is inspect.Parameter.VAR_KEYWORD:
@@ -310,7 +310,12 @@ class Watch:
             self._result(frame, how, value, *opened)
 
     def _result(
-        self, frame: FrameType, role: Literal["return", "yield"], value: Any, watched: Watched, bindings: Bindings
+        self,
+        frame: FrameType,
+        role: Literal["return", "yield"],
+        value: Any,
+        watched: CheckedFunction,
+        bindings: Bindings,
     ) -> None:
         slot, check = watched.result(role, self.policy)
         bindings.slot, bindings.path = slot, ()
@@ -330,7 +335,7 @@ class Watch:
         except AnnotationError as error:
             self._cannot_read(watched, error)
 
-    def _cannot_read(self, watched: Watched, error: AnnotationError) -> None:
+    def _cannot_read(self, watched: CheckedFunction, error: AnnotationError) -> None:
         if self.unreadable is None and watched.place == self.about:
             self.unreadable = error
 
@@ -396,7 +401,7 @@ class AsJaxtyping(Watch):
 
     _shared = UNSHARED
 
-    def bindings_of_call(self, watched: Watched, arguments: dict[str, Any]) -> Bindings:
+    def bindings_of_call(self, watched: CheckedFunction, arguments: dict[str, Any]) -> Bindings:
         by_name = dict(arguments)
         return Bindings(Slot("argument", "", watched.signature.function, Anything()), lambda: by_name)
 

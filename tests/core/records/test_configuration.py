@@ -20,7 +20,7 @@ import weft
 from hypothesis import given
 from hypothesis import strategies as st
 from weft.core.errors import StaticError
-from weft.core.records.configuration import Mixed, iter_configuration, opened, spelled_out, stored
+from weft.core.records.configuration import MixedContainer, iter_configuration, opened, spelled_out, stored
 from weft.core.records.storage import Static
 
 
@@ -284,7 +284,8 @@ def test_spelled_out_a_record_holds_its_configuration_among_its_leaves(value: An
     spelled = spelled_out(Holder(value))
     assert len(jax.tree.leaves(spelled)) == len(jax.tree.leaves(spelled_out(value)))
     assert not any(
-        isinstance(node, Static | Mixed) for node in jax.tree.leaves(spelled, is_leaf=lambda n: n is not spelled)
+        isinstance(node, Static | MixedContainer)
+        for node in jax.tree.leaves(spelled, is_leaf=lambda n: n is not spelled)
     )
 
 

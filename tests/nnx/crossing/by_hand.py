@@ -16,7 +16,7 @@ from weft import nnx
 from weft.core.interpreter.boundary import Crossing, Departure
 from weft.core.interpreter.prefixes import distinct, rides_in
 from weft.core.interpreter.rides import Read, read_axis
-from weft.nnx.crossing.leaving import Leaving
+from weft.nnx.crossing.leaving import CallExit
 from weft.nnx.crossing.references import References
 
 
@@ -97,7 +97,7 @@ class ByHand:
         values = [jnp.array(value, copy=True) for value in self.given]
         live, memory = self.boundary.rebuild(self.crossing, values)
         out = self.function(*live[1], **live[2])
-        leaving = Leaving(self.boundary.mode, self.crossing, values, live, memory, self.departure)
+        leaving = CallExit(self.boundary.mode, self.crossing, values, live, memory, self.departure)
         return Ended(*leaving.outcome(out))
 
     def hand_over(self, ended: Ended) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax.numpy as jnp
 from weft import nnx
-from weft.nnx.crossing.looks import Look, Mark
+from weft.nnx.crossing.looks import GraphWalk, Mark
 from weft.nnx.graphs.definitions import IndexMap
 from weft.nnx.graphs.plan import Plan, variables_below
 
@@ -21,7 +21,7 @@ def paths(entries: Any) -> list[tuple[Any, ...]]:
 
 def test_the_structure_between_two_marks_is_that_of_the_graphs_alone():
     nested, flat = layer(inner=layer()), layer()
-    look = Look(None)
+    look = GraphWalk(None)
     first = look.at(nested)
     middle = look.here()
     second = look.at(flat)
@@ -33,7 +33,7 @@ def test_the_structure_between_two_marks_is_that_of_the_graphs_alone():
 
 def test_a_graph_that_is_met_again_has_no_leaves_but_is_known_below():
     model = layer(a=layer(), b=layer())
-    look = Look(None)
+    look = GraphWalk(None)
     look.at(model)
     again = look.at((model["a"], model))
     assert look.leaves_of(again) == []
@@ -46,7 +46,7 @@ def test_a_graph_that_is_met_again_has_no_leaves_but_is_known_below():
 def test_what_is_below_is_what_a_walk_of_its_own_finds():
     shared = layer()
     model = layer(a=layer(x=shared), b=layer(y=shared, z=nnx.Dict(again=shared["w"])), n=nnx.List([shared, layer()]))
-    look = Look(None)
+    look = GraphWalk(None)
     look.at(model)
     for node in (model, model["a"], model["b"], model["n"], shared, shared["w"]):
         expected = variables_below(node)
@@ -63,7 +63,7 @@ def test_what_is_below_is_what_a_walk_of_its_own_finds():
 def test_a_cycle_ends():
     model = layer()
     model["me"] = nnx.Dict(up=model)
-    look = Look(None)
+    look = GraphWalk(None)
     look.at(model)
     assert paths(look.below(0)) == [("w",)]
     assert paths(variables_below(model)) == [("w",)]
@@ -73,7 +73,7 @@ def test_things_that_were_there_before_are_told_by_their_numbers():
     model = layer()
     before = IndexMap((number, Plan([model]).node(number)) for number in Plan([model]).by_number)
     model["new"] = layer()
-    look = Look(before)
+    look = GraphWalk(before)
     look.at(model)
     outer = [definition.outer_index for definition in look.between(Mark(), look.here()).nodes]
     assert outer[0] == 0

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import pytest
 from weft import nnx
 from weft.core.edge import trees
-from weft.nnx.modules.packed import Assembly, Unfit, assembly_of
+from weft.nnx.modules.packed import ObjectRebuilder, OnlyJaxRebuilds, assembly_of
 from weft.nnx.variable.packed import is_boxed
 
 
@@ -63,7 +63,7 @@ def shown(value: Any) -> Any:
 def test_an_assembly_makes_what_jax_makes(name: str):
     variables, definition = trees.flatten(MODELS[name](), is_boxed)
     expected = definition.unflatten(variables)
-    made = Assembly(expected).around(variables)
+    made = ObjectRebuilder(expected).around(variables)
     nnx.graphdef(made)
     made.added_later = 1
     expected.added_later = 1
@@ -75,7 +75,7 @@ def test_an_assembly_makes_what_jax_makes(name: str):
 
 def test_what_it_makes_is_new_each_time():
     variables, definition = trees.flatten(nnx.List([Layer(2, note=nnx.Dict(a=Layer(1)))]), is_boxed)
-    assembly = Assembly(definition.unflatten(variables))
+    assembly = ObjectRebuilder(definition.unflatten(variables))
     first, second = assembly.around(variables), assembly.around(variables)
     first[0].size = 5
     del first[0].note["a"]
@@ -85,8 +85,8 @@ def test_what_it_makes_is_new_each_time():
 
 def test_what_jax_alone_can_make_is_left_to_it():
     model = Layer(1, pair=nnx.data((Layer(1), Layer(2))))
-    with pytest.raises(Unfit):
-        Assembly(model)
+    with pytest.raises(OnlyJaxRebuilds):
+        ObjectRebuilder(model)
     assert assembly_of(model) is None
 
 

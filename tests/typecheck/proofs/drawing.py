@@ -12,7 +12,7 @@ from jaxtyping import jaxtyped
 from weft.typecheck.arguments.builder import Assignment, Builder, Unbuildable
 from weft.typecheck.modes import mode
 from weft.typecheck.proofs.explaining import USUAL
-from weft.typecheck.proofs.guards import Passing
+from weft.typecheck.proofs.guards import GuardPasser
 from weft.typecheck.proofs.needs import Needs
 from weft.typecheck.proofs.prover import target_instead
 from weft.typecheck.proofs.search import Search
@@ -74,7 +74,7 @@ def objection(target: Target, assignment: Assignment) -> str:
         Unbuildable: if there are no arguments of these sizes.
     """
     try:
-        with mode("off"), Passing(target.own).going_on():
+        with mode("off"), GuardPasser(target.own).going_on():
             function, args, kwargs = target.prepare(Builder(assignment))
             trace(jaxtyped(typechecker=beartype)(inspect.unwrap(function)), args, kwargs)
     except Unbuildable:
