@@ -7,6 +7,7 @@ comprehension) and uses it on a later one. A comprehension on a single line may 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -111,3 +112,52 @@ def test_no_filler_is_the_name_of_anything_that_lives_longer_than_a_line(room: s
 )
 def test_the_check_knows_what_lives_longer_than_a_line(source: str, fillers: list[tuple[int, str]]):
     assert list(long_lived_fillers(source)) == fillers
+
+
+# ---- words ----------------------------------------------------------------------------------------------------------
+
+
+def class_names() -> Iterator[tuple[str, Path]]:
+    for room in ("core", "transforms", "modules", "nnx", "typecheck", "insight", "migrate"):
+        for path in sorted((ROOT / room).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef):
+                    yield node.name, path.relative_to(ROOT)
+
+
+def words_of(name: str) -> set[str]:
+    """The words of a name in camel case or with underscores, in lower case."""
+    return {word.lower() for word in re.findall("[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+", name)}
+
+
+def own_words() -> list[set[str]]:
+    """The words of each row of the table of weft's own words."""
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    rows = re.findall(r"^\| (.*?) \|", page.partition("| weft says |")[2].partition("\n\n")[0], re.MULTILINE)
+    return [set(re.findall("[a-z]+", row.lower())) - {"weft", "module"} for row in rows[1:]]
+
+
+def test_a_new_word_in_the_name_of_a_class_is_the_fields_or_explained():
+    words = {*(ROOT / "tests" / "terms.txt").read_text().split()}.union(*own_words())
+    unknown = [f"{path}: {name}: {word}" for name, path in class_names() for word in words_of(name) - words]
+    # The way out: a term of the field, which tests/terms.txt then has; or a row in docs/architecture.md.
+    assert not unknown, "words of weft's own that no page explains:\n" + "\n".join(unknown)
+
+
+def test_the_page_of_words_is_short_and_of_today():
+    rows = own_words()
+    assert len(rows) <= 35
+    paths = [path for room in ROOMS[:7] for path in (ROOT / room).rglob("*.py")]
+    trees = [ast.parse(path.read_text()) for path in paths]
+    defined = [
+        node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    ]
+    names = set().union(*map(words_of, defined))
+    stale = [row for row in rows if not any(word in names or f"{word}s" in names for word in row)]
+    assert not stale
+
+
+def test_every_term_is_used():
+    terms = (ROOT / "tests" / "terms.txt").read_text().split()
+    used = {word for name, _ in class_names() for word in words_of(name)}
+    assert terms == sorted({*terms} & used), "tests/terms.txt has terms that no class uses, or is not sorted"

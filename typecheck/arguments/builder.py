@@ -19,7 +19,7 @@ from typing import Any
 
 import jax
 from weft.core.caches import cached_by
-from weft.typecheck.arguments.asked import Asked, Values
+from weft.typecheck.arguments.concolic import Asked, Values
 from weft.typecheck.language.annotations import Annotation
 from weft.typecheck.language.dims import AnyDim, Dim, FixedDim, NamedDim, Shape, SymbolicDim, UnboundDim, VariadicDim
 from weft.typecheck.language.signatures import names_of_class

@@ -19,8 +19,8 @@ from types import CodeType
 from typing import Any
 
 from weft.core.caches import cached_by
-from weft.typecheck.arguments.asked import OTHER
 from weft.typecheck.arguments.builder import ITEMS, Builder, Scope, Unbuildable
+from weft.typecheck.arguments.concolic import OTHER
 from weft.typecheck.arguments.values import BY_NAME, holds_objects, integer, is_last
 from weft.typecheck.language.annotations import (
     NONE,

@@ -25,8 +25,8 @@ from weft.core.frames import owner_of
 from weft.core.records.leaves import is_array
 from weft.core.tracebacks import whole_tracebacks
 from weft.typecheck.arguments.abstract import closed, opened
-from weft.typecheck.arguments.asked import Asked
 from weft.typecheck.arguments.builder import Assignment, Builder, Unbuildable
+from weft.typecheck.arguments.concolic import Asked
 from weft.typecheck.arguments.parameters import names_read
 from weft.typecheck.errors import InternalError
 from weft.typecheck.language import forms

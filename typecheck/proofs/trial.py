@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from weft.typecheck.arguments.asked import Values
 from weft.typecheck.arguments.builder import ITEMS, Assignment, Builder
+from weft.typecheck.arguments.concolic import Values
 from weft.typecheck.matching.bindings import Mismatch
 from weft.typecheck.proofs.violations import (
     DTYPE_OR_INTEGER,

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
-from weft.typecheck.arguments.asked import OTHER, Values
+from weft.typecheck.arguments.concolic import OTHER, Values
 
 X = jnp.ones((4, 3))
 

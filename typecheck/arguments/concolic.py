@@ -1,4 +1,4 @@
-"""Values that note what a program asks of them: texts, integers and floats that are no sizes.
+"""Concolic values, i.e. concrete ones that note what a program asks of them: texts, integers, floats that are no sizes.
 
 Such a value stands for a parameter or field whose annotation allows others: a `str`, an `int` or a `float`. A
 comparison with a constant is a *question*: `act == "glu"`, `rate > 0`. A search then tries a value with each
