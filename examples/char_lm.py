@@ -212,7 +212,7 @@ def train(  # weft: skip(it reads numbers and writes files)
             if step % chosen.every and step < chosen.steps:
                 continue
             # Losses are read here only: until then, steps are sent off without waiting for one another.
-            lines += [repr(float(one)) for one in waiting]
+            lines += [repr(float(loss)) for loss in waiting]
             held_out_mean = float(held_out_loss(state.average, windows))
             speed_now = len(waiting) * chosen.batch * chosen.context / (time.perf_counter() - since)
             shown = {"loss": f"{float(mean_loss):.3f}", "held": f"{held_out_mean:.3f}", "speed": f"{speed_now:,.0f}"}

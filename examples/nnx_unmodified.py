@@ -170,7 +170,7 @@ def lora(model, images, labels):
     for _ in range(30):
         loss = step(model, optimizer, turned[256:768], labels[256:768])
     after = jax.tree.leaves(nnx.state(model, nnx.Not(nnx.LoRAParam)))
-    frozen = all(jnp.array_equal(one, other) for one, other in zip(before, after, strict=True))
+    frozen = all(jnp.array_equal(old, other) for old, other in zip(before, after, strict=True))
     reached = eval_step(model, turned[:256], labels[:256])
     print(f"LoRA: {count(model, nnx.LoRAParam)} parameters learn, the others stay: {frozen}")
     print(f"  loss {loss:.3f}, held out {start:.2f} before, {reached:.2f} after")
@@ -214,7 +214,7 @@ def ensemble(images, labels, members=4):
         losses = step(models, optimizers, x[256:768], labels[256:768])
     models.eval()
     logits = predict(models, x[:256])
-    each = [f"{accuracy(one, labels[:256]):.2f}" for one in logits]
+    each = [f"{accuracy(row, labels[:256]):.2f}" for row in logits]
     print(f"ensemble: kernels {models.hidden.kernel.shape}, losses {[f'{loss:.3f}' for loss in losses]}")
     print(f"  held out {each}, together {accuracy(nnx.softmax(logits).mean(0), labels[:256]):.2f}")
 

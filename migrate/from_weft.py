@@ -110,7 +110,7 @@ def _split(place: str) -> tuple[str, str]:
 
 def _star(reader: Reader, node: cst.ImportFrom, changes: Changes) -> None:
     # Names that the file binds itself hide names of the star import, so they are not affected.
-    used = {one.value for one in reader.nodes if isinstance(one, cst.Name)} - reader.stored
+    used = {node.value for node in reader.nodes if isinstance(node, cst.Name)} - reader.stored
     names = sorted(name for name in used if name in _STAR_BROUGHT or _place_of(f"weft.{name}"))
     if dotted(node.module) == "weft" and names:
         places = (f"{name} is {_place_of(f'weft.{name}') or f'weft.{name}'}" for name in names)

@@ -138,7 +138,7 @@ class Project:
             within = _below(folder, self.root).strip("./")
             name = ".".join([*([within.replace("/", ".")] if within else []), name.lstrip(".")]).strip(".")
         parts = name.split(".")
-        return [one for stop in range(1, len(parts) + 1) for one in self._by_name.get(".".join(parts[:stop]), ())]
+        return [source for stop in range(1, len(parts) + 1) for source in self._by_name.get(".".join(parts[:stop]), ())]
 
     def has_top(self, name: str) -> bool:
         """Whether the code base has a top-level module of this name."""
@@ -147,7 +147,9 @@ class Project:
     @cached_property
     def _loaded(self) -> list[set[Source]]:
         """For each file, the set of files that a program loads if that file is its main module."""
-        direct = {one: {other for name in one.imports for other in self.meant(name, one)} for one in self.sources}
+        direct = {
+            source: {other for name in source.imports for other in self.meant(name, source)} for source in self.sources
+        }
 
         # Loops instead of recursion: imports may be circular, and long chains would reach Python's recursion limit.
         def closure(start: Source) -> set[Source]:

@@ -85,7 +85,7 @@ def draw(  # weft: skip(the shapes are arguments)
     """
     if key is not None or not keyless:
         check_key(key, layer)
-    makes = tuple(None if one is None else _compilable(*one) for one in wanted)
+    makes = tuple(None if spec is None else _compilable(*spec) for spec in wanted)
     if isinstance(key, Tracer) or ... in makes or not _untouched()():
         return _each(key, wanted)
     return _compiled(makes)(key)
@@ -113,11 +113,11 @@ def _split(key: Any, count: int) -> list[Any]:
 def _each(key: Any, wanted: Sequence[Wanted | None]) -> list[Any]:
     # A place without a parameter uses up a key, too: with and without bias, a layer has the same kernel.
     keys = [None] * len(wanted) if key is None else _split(key, len(wanted))
-    return [None if one is None else one[0](own, *one[1:]) for one, own in zip(wanted, keys, strict=True)]
+    return [None if draw is None else draw[0](own, *draw[1:]) for draw, own in zip(wanted, keys, strict=True)]
 
 
 def _of_makes(key: Any, makes: Sequence[Any]) -> list[Any]:
-    return _each(key, [None if one is None else (of_make(one[0]), *one[1:]) for one in makes])
+    return _each(key, [None if make is None else (of_make(make[0]), *make[1:]) for make in makes])
 
 
 def _compilable(init: Initializer, shape: tuple[int, ...], dtype: Any) -> Any:

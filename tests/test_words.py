@@ -93,6 +93,17 @@ def test_no_filler_is_the_name_of_anything_that_lives_longer_than_a_line(room: s
     assert not places, "name these by what they are:\n" + "\n".join(places)
 
 
+@pytest.mark.parametrize("room", [room for room in ROOMS if room != "tests"])
+def test_nothing_is_called_one(room: str):
+    places = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in sorted((ROOT / room).rglob("*.py"))
+        for line, name, _ in _names(ast.parse(path.read_text()))
+        if name == "one"
+    ]
+    assert not places, "in comprehensions and lambdas, too, a name says what a value is:\n" + "\n".join(places)
+
+
 @pytest.mark.parametrize(
     ("source", "fillers"),
     [

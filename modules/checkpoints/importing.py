@@ -191,7 +191,7 @@ class _TargetPlaces:
         records = dict(records_in(model))
         self._stacks = {path: record.n for path, record in records.items() if isinstance(record, Stack)}
         self._layouts = layouts
-        self._classes = {place: type(one) for path, one in records.items() for place, _ in self._copies(path)}
+        self._classes = {place: type(record) for path, record in records.items() for place, _ in self._copies(path)}
         self.places = {
             place: Place(path, copy, tuple(value.shape[len(copy) :]), value.dtype)
             for path, value in like.items()

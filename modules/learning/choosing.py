@@ -123,7 +123,7 @@ def allclose(  # weft: skip(of any tree)
     >>> bool(allclose({"w": jnp.ones(2)}, {"w": jnp.ones(2) + 1e-7}))
     True
     """
-    first, second = (chosen(one, filter) for one in (tree, expected))
+    first, second = (chosen(part, filter) for part in (tree, expected))
     theirs, mine = arrays_at(expected, first, "the second tree"), arrays_at(tree, second, "the first tree")
     close = [_close(mine[leaf.path], theirs[leaf.path], rtol, atol, equal_nan) for leaf in first]
     return jnp.all(jnp.stack(close)) if close else jnp.asarray(True)

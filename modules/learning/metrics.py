@@ -147,7 +147,7 @@ def merge_stack(stack: Any) -> Any:
     """
     first, rest = jax.tree.map(lambda leaf: leaf[0], stack), jax.tree.map(lambda leaf: leaf[1:], stack)
     # In a fixed order, so that all devices get the same bits.
-    return lax.scan(lambda merged, one: (merged.merge(one), None), first, rest)[0]
+    return lax.scan(lambda merged, metric: (merged.merge(metric), None), first, rest)[0]
 
 
 class Average(Metric):  # weft: skip(the names of arguments are given at run time)
@@ -301,7 +301,7 @@ class Welford(Metric):  # weft: skip(the names of arguments are given at run tim
     def of_both(self, metric: Any) -> Self:
         """Returns the statistics of the values of both metrics."""
         dtype, count = self.mean.dtype, add_counts(self.count, metric.count)
-        mine, theirs, both = (rounded(count_as_sum(one, dtype)) for one in (self.count, metric.count, count))
+        mine, theirs, both = (rounded(count_as_sum(n, dtype)) for n in (self.count, metric.count, count))
         none = jnp.zeros((), dtype)
         # Two empty metrics would divide 0 by 0, and NaN would stay in the mean for ever.
         share = jnp.where(both > 0, theirs / both, none)
@@ -374,7 +374,7 @@ class MultiMetric(Metric):  # weft: skip(the names of arguments are given at run
 
     def of_both(self, metric: Any) -> Self:
         """Returns each metric merged with the other's metric of the same name."""
-        return self.replace(metrics={name: one.merge(metric.metrics[name]) for name, one in self.metrics.items()})
+        return self.replace(metrics={name: mine.merge(metric.metrics[name]) for name, mine in self.metrics.items()})
 
     def compute(self) -> dict[str, Any]:
         """Returns the values of the metrics, by name."""

@@ -130,14 +130,14 @@ class PerFilter:
 
     def init(self, params: Any) -> Any:
         """Returns the initial states of the transformations."""
-        return tuple(one.init(self._part(params, group)) for group, one in enumerate(self.transformations))
+        return tuple(tx.init(self._part(params, group)) for group, tx in enumerate(self.transformations))
 
     def update(self, updates: Any, state: Any, params: Any, **extra: Any) -> tuple[Any, Any]:
         """Returns the updates of all parameters, and the next states of the transformations."""
         each = zip(self.transformations, range(len(self.transformations)), state, strict=True)
         done = [
-            _update(one, self._part(updates, g), state, self._part(params, g), self._extra(extra, params, g))
-            for one, g, state in each
+            _update(tx, self._part(updates, g), state, self._part(params, g), self._extra(extra, params, g))
+            for tx, g, state in each
         ]
         treedef = trees.structure(params)
         rows = [treedef.flatten_up_to(moved) for moved, _ in done]
@@ -354,7 +354,12 @@ class Optimizer(Module):  # weft: skip(of any model)
             value, successor = take_successor(model, loss(model, *args, **kwargs), "the loss")
             if successor is not None:
                 others = [*arguments_by_name(args, kwargs, parameter_names(loss)[1:]), *closed_over_by(loss)]
-                check_origin(model, successor, [(name, one) for name, one in others if one is not before], "the loss")
+                check_origin(
+                    model,
+                    successor,
+                    [(name, argument) for name, argument in others if argument is not before],
+                    "the loss",
+                )
             return _number(value), (value, successor)
 
         (_, (value, new)), gradient = value_and_grad(evaluate, wrt=self.wrt, has_aux=True)(model, *args, **kwargs)

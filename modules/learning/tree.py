@@ -303,7 +303,7 @@ def ema(  # weft: skip(of any tree)
             fix="pass the share of the average that each step keeps, such as 0.999",
         )
     leaves, before = (
-        [leaf for leaf in chosen(one, filter) if is_of(jnp.inexact, leaf.value)] for one in (model, average)
+        [leaf for leaf in chosen(part, filter) if is_of(jnp.inexact, leaf.value)] for part in (model, average)
     )
     # Both directions: a parameter that only one of the trees has would stay out of the average without a word.
     arrays_at(model, before, "the model")

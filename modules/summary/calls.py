@@ -128,7 +128,7 @@ def _recorded(
     if is_new:
         recording.seen.add((call.place, inputs))
         recording.calls.append(call)
-        call.depth = len({place, *(one.place for one in recording.running)}) - 1
+        call.depth = len({place, *(call.place for call in recording.running)}) - 1
     recording.running.append(running)
     try:
         with tabulate_context(next(_numbers)):

@@ -101,7 +101,7 @@ def _further_turns(jaxpr: Jaxpr) -> Cost:
 
 
 def _inner(equation: Any) -> Iterator[Jaxpr]:
-    for value in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda one: isinstance(one, ClosedJaxpr)):
+    for value in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda node: isinstance(node, ClosedJaxpr)):
         if isinstance(value, ClosedJaxpr):
             yield value.jaxpr
         elif isinstance(value, Jaxpr):

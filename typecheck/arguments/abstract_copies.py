@@ -79,7 +79,7 @@ def _clashing(dims_by_object: Iterable[Mapping[str, int]]) -> frozenset[str]:
     for dims in dims_by_object:
         for name, size in dims.items():
             sizes.setdefault(name, set()).add(size)
-    return frozenset(name for name, one in sizes.items() if len(one) > 1)
+    return frozenset(name for name, size in sizes.items() if len(size) > 1)
 
 
 def _records(node: Any) -> Iterator[Any]:
@@ -87,7 +87,7 @@ def _records(node: Any) -> Iterator[Any]:
     if is_module(node):
         yield node
     # Without the test of identity the record itself would be the only leaf, and its children would not be visited.
-    for child in jax.tree.leaves(node, is_leaf=lambda one: one is not node and is_module(one)):
+    for child in jax.tree.leaves(node, is_leaf=lambda child: child is not node and is_module(child)):
         if is_module(child) and child is not node:
             yield from _records(child)
 

@@ -117,7 +117,7 @@ def _plain_array(builder: Builder, spec: ArrayOf, place: str, scope: Scope) -> A
     # All items of a list get the same dtype: what takes a list of floats may refuse a list of floats and ints.
     if spec.dtype.accepted is None and builder.choose(f"{_ITEM.sub('[:]', place)} dtype", 2) == 1:
         return jax.ShapeDtypeStruct(shape, jnp.result_type(int))
-    named = (one for one in spec.dtype.accepted or () if isinstance(one, str))
+    named = (dtype for dtype in spec.dtype.accepted or () if isinstance(dtype, str))
     tried = (*_usual(builder, spec), *_DTYPES, *named)
     accepted = spec.dtype.accepted_of((*tried, *_OTHERS, *_HALF))
     usual = accepted[0] if accepted else ""
@@ -284,7 +284,7 @@ def _levels(builder: Builder, spec: TreeOf, place: str, scope: Scope, root: str,
             tree[key] = builder.build(leaf, f"{place}.{key}", scope)
     scope.leaf = outer
     # `PyTree[dict[...]]` says that a dict is a leaf, so the tree around the dicts is a tuple.
-    return tuple(tree.values()) if any(isinstance(one, MappingOf) for one in members_of(leaf)) else tree
+    return tuple(tree.values()) if any(isinstance(member, MappingOf) for member in members_of(leaf)) else tree
 
 
 def _box(builder: Builder, spec: BoxOf, place: str, scope: Scope) -> Any:

@@ -240,7 +240,7 @@ class Builder:
     def contracts_by_key(self) -> dict[str, frozenset[str]]:
         """The contracts whose annotations name each key: keys of one contract are different dims."""
         return {
-            key: frozenset(scopes | {one for one, names in self.vocabulary.items() if key in names})
+            key: frozenset(scopes | {scope for scope, names in self.vocabulary.items() if key in names})
             for key, scopes in self.scopes.items()
         }
 
@@ -258,7 +258,7 @@ class Builder:
         return frozenset(
             key
             for key in self.numbers
-            if key.rpartition(".")[2] not in named and not any(is_same(one, self.sizes[key]) for one in self.shaped)
+            if key.rpartition(".")[2] not in named and not any(is_same(size, self.sizes[key]) for size in self.shaped)
         )
 
     @property
@@ -270,7 +270,7 @@ class Builder:
         """
         # A configuration is an object that is the argument of another call. Without this test a quadrature of 20 points
         # made a function "hold when D = 20".
-        made_of = {id(one) for *_, args, kwargs in self.calls for one in (*args, *kwargs.values())}
+        made_of = {id(argument) for *_, args, kwargs in self.calls for argument in (*args, *kwargs.values())}
         return frozenset(
             number
             for made, _, call, args, kwargs in self.calls
@@ -407,7 +407,7 @@ def _primes() -> Iterator[int]:
     yield from PRIMES
     candidate = PRIMES[-1] + 2
     while True:
-        if all(candidate % one for one in range(3, int(candidate**0.5) + 1, 2)):
+        if all(candidate % divisor for divisor in range(3, int(candidate**0.5) + 1, 2)):
             yield candidate
         candidate += 2
 

@@ -55,7 +55,7 @@ def _as_its_class_says(parameter: Parameter, cls: type) -> Parameter:
     annotation, required = parameter.annotation, parameter.required
     bare = isinstance(annotation, Anything) and required and form_of(cls) is not None
     if bare or has_converter(cls, parameter.name):
-        annotation = next((one.annotation for one in fields_of(cls) if one.name == parameter.name), annotation)
+        annotation = next((field.annotation for field in fields_of(cls) if field.name == parameter.name), annotation)
     if isinstance(annotation, Anything) and required and parameter.name in names_of_class(cls):
         annotation = Instance(int)
     return parameter if annotation is parameter.annotation else dataclasses.replace(parameter, annotation=annotation)
@@ -106,7 +106,9 @@ def is_a_size(parameter: Parameter) -> bool:
 
 
 def is_a_key(annotation: Annotation) -> bool:
-    return any(isinstance(one, ArrayOf) and one.dtype.accepted == ("prng_key",) for one in members_of(annotation))
+    return any(
+        isinstance(member, ArrayOf) and member.dtype.accepted == ("prng_key",) for member in members_of(annotation)
+    )
 
 
 def object_for(parameter: Parameter) -> Any:

@@ -11,7 +11,7 @@ import equinox as eqx
 def items_of(cls: type) -> dict[str, Any]:
     """The items of an enumeration by name; an empty dict for any other class."""
     if issubclass(cls, enum.Enum):
-        return {one.name: one for one in cls}
+        return {item.name: item for item in cls}
     if issubclass(cls, eqx.Enumeration):
         # equinox looks items up by name, and no public attribute lists the names.
         return dict(getattr(cls, "_name_to_item", {}))

@@ -77,7 +77,7 @@ def _arguments(parameter: Parameter, instance: Any) -> Iterator[Any]:
     field = getattr(instance, parameter.name, None)
     if is_a_size(parameter):
         likely = [field, own.get(parameter.name), None if parameter.required else parameter.default]
-        sure = [one for one in likely if type(one) is int]
+        sure = [value for value in likely if type(value) is int]
         leaves = [leaf for leaf in jax.tree.leaves(opened(instance)) if is_array(leaf)]
         # An attribute of the parameter's name holds its value; without one, any size or integer of the instance may.
         nodes = dict(objects_in(instance)).values() or (instance,)

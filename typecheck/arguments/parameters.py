@@ -76,7 +76,7 @@ def _listed(default: Any, members: Sequence[Annotation]) -> list[Any]:
             listed += cls
         elif cls is bool and is_flag:
             listed += (False, True)
-    return [*listed, *(one for one in (None,) if listed and NONE in members)]
+    return [*listed, *(member for member in (None,) if listed and NONE in members)]
 
 
 def build_arguments(
@@ -103,9 +103,14 @@ def build_arguments(
     fields = scope.values.setdefault("self", types.SimpleNamespace()) if signature.owner is not None else None
     built: dict[str, list[Any]] = {}
     # Flags and parameters that holes read come first, optimizers and such last.
-    early = {one.name for one in signature.parameters if isinstance(one.default, bool)} | signature.read_by_holes
-    turns = {one.name: 0 if one.name in early else 1 + is_last(one.annotation) for one in signature.with_keys}
-    for parameter in sorted(signature.with_keys, key=lambda one: turns[one.name]):
+    early = {
+        parameter.name for parameter in signature.parameters if isinstance(parameter.default, bool)
+    } | signature.read_by_holes
+    turns = {
+        parameter.name: 0 if parameter.name in early else 1 + is_last(parameter.annotation)
+        for parameter in signature.with_keys
+    }
+    for parameter in sorted(signature.with_keys, key=lambda parameter: turns[parameter.name]):
         if parameter.annotation is KEY and parameter.name not in (passed or {}):
             builder.by_name.add(scope.path + parameter.name)
         built[parameter.name] = _values(builder, parameter, scope, dims, passed or {})
@@ -175,7 +180,7 @@ def defaulted(builder: Builder, parameter: Parameter, place: str, scope: Scope, 
             builder.fixed[place] = _in_words(default)
         return default
     if default is None and isinstance(annotation, OneOf):  # the option `given` covers None already
-        annotation = OneOf(tuple(one for one in annotation.members if one != NONE))
+        annotation = OneOf(tuple(member for member in annotation.members if member != NONE))
     if builder.choose(f"{place} given", 2) == 1:
         return default
     try:
@@ -204,7 +209,7 @@ def strings_compared(function: Callable[..., Any] | None, name: str) -> tuple[st
         elif isinstance(node, ast.Match) and _is_name(node.subject, name):
             patterns = (part for case in node.cases for part in ast.walk(case.pattern))
             expressions += [part.value for part in patterns if isinstance(part, ast.MatchValue)]
-    return tuple(dict.fromkeys(text for one in expressions for text in _strings(one)))
+    return tuple(dict.fromkeys(text for expression in expressions for text in _strings(expression)))
 
 
 def keys_read(function: Callable[..., Any] | None, name: str) -> tuple[str, ...]:
@@ -213,7 +218,7 @@ def keys_read(function: Callable[..., Any] | None, name: str) -> tuple[str, ...]
     for node in _nodes(function):
         if isinstance(node, ast.Subscript) and _is_name(node.value, name):
             keys.append(node.slice)
-    return tuple(dict.fromkeys(text for one in keys for text in _strings(one)))
+    return tuple(dict.fromkeys(text for key in keys for text in _strings(key)))
 
 
 def numbers_compared(function: Callable[..., Any] | None) -> frozenset[int]:
@@ -227,7 +232,7 @@ def numbers_compared(function: Callable[..., Any] | None) -> frozenset[int]:
 
 def ranks_compared(function: Callable[..., Any] | None) -> frozenset[int]:
     """The integers that a number of axes (`ndim`) is compared with in the body."""
-    return frozenset(one for axes, one in _compared(function) if axes and 0 <= one <= _MOST_AXES)
+    return frozenset(number for axes, number in _compared(function) if axes and 0 <= number <= _MOST_AXES)
 
 
 def _compared(function: Callable[..., Any] | None) -> Iterator[tuple[bool, int]]:
@@ -241,7 +246,7 @@ def _compared(function: Callable[..., Any] | None) -> Iterator[tuple[bool, int]]
 
 def _integers(node: ast.expr) -> list[int]:
     several = node.elts if isinstance(node, ast.Tuple | ast.List | ast.Set) else [node]
-    return [one.value for one in several if isinstance(one, ast.Constant) and type(one.value) is int]
+    return [node.value for node in several if isinstance(node, ast.Constant) and type(node.value) is int]
 
 
 # Among the names that a function reads: it looks whether something is a part of a constant text.
@@ -295,8 +300,9 @@ def _is_empty(code: CodeType) -> bool:
     except (OSError, TypeError, SyntaxError):
         return False
     return isinstance(written, ast.FunctionDef | ast.AsyncFunctionDef) and all(
-        isinstance(one, ast.Pass) or (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))
-        for one in written.body
+        isinstance(statement, ast.Pass)
+        or (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant))
+        for statement in written.body
     )
 
 

@@ -39,7 +39,7 @@ def protocol_object(builder: Builder, cls: type, place: str, scope: Scope) -> An
             if isinstance(said, Anything):
                 # A member that says nothing could be anything, and each verdict would be about what was made up for it.
                 raise Unbuildable(f"{place}: {cls.__name__}.{name} has no type, or no return type")
-        values = {name: builder.build(one, f"{place}.{name}", inner) for name, one in members.items()}
+        values = {name: builder.build(annotation, f"{place}.{name}", inner) for name, annotation in members.items()}
     finally:
         builder.inside = builder.inside[:-1]
     made = _stand_in(cls)()
@@ -67,5 +67,7 @@ def _members(cls: type) -> dict[str, Annotation]:
                 members[name] = signature_of(value.fget, cls).returns
             elif inspect.isfunction(value) and (name == "__call__" or not name.startswith("_")):
                 written = signature_of(value, cls)
-                members[name] = CallableOf(tuple(one.annotation for one in written.parameters[1:]), written.returns)
+                members[name] = CallableOf(
+                    tuple(parameter.annotation for parameter in written.parameters[1:]), written.returns
+                )
     return members

@@ -88,19 +88,19 @@ def build_module(builder: Builder, cls: type, place: str, scope: Scope, passed: 
     signature = signature_of_class(cls)
     if cls in _BASES:
         builder.vague.add(place)
-    if is_library(cls) and not any(one.required for one in signature.parameters):
+    if is_library(cls) and not any(parameter.required for parameter in signature.parameters):
         raise Unbuildable(f"{place}: the annotation {cls.__name__} does not say which arrays an instance has")
     try:
         args, kwargs = build_arguments(builder, signature, scope, passed)
     except Unbuildable:
         # An `__init__` without annotations says nothing, where annotated fields may still say what an instance holds.
         form, fields = form_of(cls), fields_of(cls) if has_own_dims(cls) else ()
-        told = bool(fields) and all(holds_arrays(one.annotation) or not one.required for one in fields)
+        told = bool(fields) and all(holds_arrays(field.annotation) or not field.required for field in fields)
         if passed or not told or form is None:
             raise
-        required = (one for one in fields if one.required)
+        required = (field for field in fields if field.required)
         return form.make(
-            cls, {one.name: builder.build(one.annotation, scope.path + one.name, scope) for one in required}
+            cls, {field.name: builder.build(field.annotation, scope.path + field.name, scope) for field in required}
         )
     return _called(builder, cls, cls, args, kwargs)
 
@@ -154,7 +154,7 @@ def _constructed(builder: Builder, cls: Callable[..., Any], args: tuple[Any, ...
     """
     leaves, treedef = jax.tree.flatten(opened((args, kwargs)))
     key = cls, treedef, tuple(map(_key_of, leaves))
-    space = next((one.space for one in builder.sizes.values() if type(one) is Dim), None) or Space()
+    space = next((size.space for size in builder.sizes.values() if type(size) is Dim), None) or Space()
     try:
         known = builder.known.get(key)
     except TypeError:  # something that cannot be hashed

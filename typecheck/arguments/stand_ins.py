@@ -31,7 +31,11 @@ def _callable(builder: Builder, spec: CallableOf, place: str, scope: Scope) -> A
 
     def stand_in(*args: Any, **kwargs: Any) -> Any:
         if isinstance(spec.returns, Anything):
-            same = [one for one, asked in zip(args, spec.parameters or (), strict=False) if asked == spec.returns]
+            same = [
+                parameter
+                for parameter, asked in zip(args, spec.parameters or (), strict=False)
+                if asked == spec.returns
+            ]
             # For `Callable[[X, T], T]`, the argument that is annotated T.
             candidates = (*(same if isinstance(spec.returns, Variable) else ()), *args, *kwargs.values())
             if not candidates:
@@ -93,7 +97,7 @@ def _scope_of_call(place: str, spec: CallableOf, args: tuple[Any, ...], scope: S
             bindings.restore(before)
         except AnnotationError:
             bindings.restore(before)
-    variadics = {name: one.shape for name, one in bindings.variadics.items()}
+    variadics = {name: variadic.shape for name, variadic in bindings.variadics.items()}
     return dataclasses.replace(scope, bound={**bindings.sizes, **scope.bound}, variadics=variadics)
 
 

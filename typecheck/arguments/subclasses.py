@@ -49,7 +49,10 @@ def _has_open_fields(cls: type) -> bool:
     for base in reversed(cls.__mro__):
         is_open |= dict.fromkeys(vars(base).keys() & is_open.keys(), False)
         annotations = inspect.get_annotations(base).items()
-        is_open |= {name: isinstance(one, str) and _OPEN_FIELD.match(one) is not None for name, one in annotations}
+        is_open |= {
+            name: isinstance(annotation, str) and _OPEN_FIELD.match(annotation) is not None
+            for name, annotation in annotations
+        }
     return any(is_open.values())
 
 

@@ -86,8 +86,8 @@ _MAKING: tuple[tuple[Any, ValueBuilder], ...] = (
     (jax.random.PRNGKey, lambda builder, place, scope: jax.ShapeDtypeStruct((2,), jnp.dtype("uint32"))),
     (jax.random.key, lambda builder, place, scope: jax.ShapeDtypeStruct((), key_dtype())),
     *(
-        (one, lambda builder, place, scope: builder.build(read(jax.Array), place, scope))
-        for one in (jnp.array, jnp.asarray, np.array, np.asarray)
+        (make, lambda builder, place, scope: builder.build(read(jax.Array), place, scope))
+        for make in (jnp.array, jnp.asarray, np.array, np.asarray)
     ),
 )
 BUILDERS[Opaque] = _of_function
@@ -165,7 +165,7 @@ BY_NAME: dict[str, ValueBuilder] = {}
 
 def holds_objects(annotation: Annotation) -> bool:
     """Whether an annotation names a class of another layer, such as `nnx.Rngs`."""
-    return any(isinstance(one, Instance) and layer_of(one.cls) is not None for one in members_of(annotation))
+    return any(isinstance(member, Instance) and layer_of(member.cls) is not None for member in members_of(annotation))
 
 
 def is_last(annotation: Annotation) -> bool:

@@ -38,8 +38,10 @@ def asks(function: Any) -> bool:
         return False
     # `jaxtyping` itself, an annotation class or an alias such as `Scalar = Float[Array, ""]` all lead to the package.
     values = [known.get(name) for name in names]
-    homes = [one.__name__ if isinstance(one, ModuleType) else getattr(one, "__module__", None) for one in values]
-    homes += [type(one).__module__ for one in values]
+    homes = [
+        value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None) for value in values
+    ]
+    homes += [type(value).__module__ for value in values]
     return any(str(home).partition(".")[0] == "jaxtyping" for home in homes)
 
 

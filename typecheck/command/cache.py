@@ -136,7 +136,9 @@ class Cache:
             if entry["skeleton"] != sources.skeleton:
                 return {}, False
             stored = entry["groups"].items()
-            groups = {name: _group(name, one, sources) for name, one in stored if _is_valid(one["reach"], sources)}
+            groups = {
+                name: _group(name, entry, sources) for name, entry in stored if _is_valid(entry["reach"], sources)
+            }
             is_whole = entry["whole"] and len(groups) == len(stored)
             if is_whole:  # the next run need not look at single definitions
                 self.store(unit, groups, [], set())

@@ -333,7 +333,7 @@ def _read_field(cls: type, name: str, base: type, hint: Any) -> Annotation:
 
 def fields_in_holes(annotations: Iterable[Annotation]) -> frozenset[str]:
     """The fields that expressions in annotations read, such as `width` in `{self.width}`."""
-    dims = (dim for one in annotations for shape in shapes_in(one) for dim in shape.dims)
+    dims = (dim for annotation in annotations for shape in shapes_in(annotation) for dim in shape.dims)
     return frozenset().union(*(dim.fields for dim in dims if isinstance(dim, SymbolicDim)))
 
 

@@ -88,7 +88,7 @@ def _callable(spec: CallableOf) -> Check:
 def _literal(spec: LiteralOf) -> Check:
     def check(value: Any, bindings: Bindings) -> None:
         # The types are compared too: `True == 1`, but `Literal[1]` does not accept `True`.
-        if not any(type(value) is type(one) and value == one for one in spec.values):
+        if not any(type(value) is type(allowed) and value == allowed for allowed in spec.values):
             raise Mismatch("type", spec, value, bindings)
 
     return check

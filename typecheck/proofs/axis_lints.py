@@ -324,7 +324,9 @@ class Lint:
 
     def _warn(self, eqn: Any, rule: Rule, message: str) -> Warning_:
         """Adds a warning with the user's innermost line, of an operation or of the calls around it."""
-        around = (frame for one in (eqn, *reversed(self._calls)) if one is not None for frame in frames(one))
+        around = (
+            frame for equation in (eqn, *reversed(self._calls)) if equation is not None for frame in frames(equation)
+        )
         place = next(((file, line) for file, _, line in around if is_users(file, self.own)), ("", 0))
         warning = Warning_(rule, message, *place)
         self.warnings.append(warning)
@@ -408,7 +410,7 @@ class Lint:
         # `keepdims=True`.
         known = {
             **whole,
-            **{n: dataclasses.replace(one, origin="kept") if one.size == 1 else one for n, one in indexed.items()},
+            **{n: dataclasses.replace(axis, origin="kept") if axis.size == 1 else axis for n, axis in indexed.items()},
         }
         return tuple(known.get(axis, self._axis(size)) for axis, size in enumerate(shape))
 
@@ -430,7 +432,9 @@ class Lint:
         atoms = [atom for axis in operand for atom in axis.atoms]
         if math.prod(size for _, size in atoms) != math.prod(shape):
             return self.fresh(eqn.outvars[0].aval)
-        regrouped = next((one for one in (regroup(order, shape) for order in orders(operand)) if one is not None), None)
+        regrouped = next(
+            (axes for axes in (regroup(order, shape) for order in orders(operand)) if axes is not None), None
+        )
         if regrouped is not None:
             how = self._how(eqn)
             return tuple(Axis(group, origin=how) for group in regrouped)
@@ -450,8 +454,8 @@ class Lint:
         ((first, second), _) = eqn.params["dimension_numbers"]
         for i, j in zip(first, second, strict=True):
             axes = operands[0][i], operands[1][j]
-            one, other = (axis.atoms for axis in axes)
-            if one != other and len(one) > 1 and sorted(one) == sorted(other):
+            mine, theirs = (axis.atoms for axis in axes)
+            if mine != theirs and len(mine) > 1 and sorted(mine) == sorted(theirs):
                 self._warn(
                     eqn,
                     "memory-order",

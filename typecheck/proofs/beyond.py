@@ -213,7 +213,9 @@ def as_tried(candidate: Needs, needs: Needs, pinned: frozenset[str], denied: Seq
     """
 
     def is_tried(key: str, number: int) -> bool:
-        return key in pinned or any(one.dims == {key} and not one.answer({key: number}) for one in denied)
+        return key in pinned or any(
+            question.dims == {key} and not question.answer({key: number}) for question in denied
+        )
 
     new = [entry for entry in candidate.equal if entry not in needs.equal and is_tried(*entry)]
     if not new:

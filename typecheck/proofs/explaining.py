@@ -119,7 +119,10 @@ _SMALL = 4
 
 
 def _key(assignment: Assignment) -> tuple[object, ...]:
-    return tuple(tuple(sorted(one.items())) if isinstance(one, Mapping) else one for one in vars(assignment).values())
+    return tuple(
+        tuple(sorted(choices.items())) if isinstance(choices, Mapping) else choices
+        for choices in vars(assignment).values()
+    )
 
 
 # The most trials that end in an endless recursion, each of which may take as long as a hundred others.
@@ -385,7 +388,7 @@ class Explainer:
             if step.chosen is None:
                 others = () if self.furthest is None else (self.furthest,)
                 ordered = (trial, *others) if needs_numbers(trial) else (*others, trial)
-                self.furthest = max(ordered, key=lambda one: one.progress)
+                self.furthest = max(ordered, key=lambda trial: trial.progress)
                 return trial
             trial, needs = step.chosen
             complaints.add(trial.complaint)

@@ -439,9 +439,9 @@ def _arguments_of(frame: FrameType) -> tuple[list[Any], Any]:
     return jax.tree.flatten([frame.f_locals.get(name) for name in names])
 
 
-def _are_alike(leaf: Any, other: Any) -> bool:
+def _are_alike(leaf: Any, earlier: Any) -> bool:
     """Whether a trace does the same for two leaves: arrays of one shape and dtype, equal numbers, the same object."""
-    if all(hasattr(one, "shape") and hasattr(one, "dtype") for one in (leaf, other)):
-        return (tuple(leaf.shape), str(leaf.dtype)) == (tuple(other.shape), str(other.dtype))
-    are_plain = all(isinstance(one, bool | int | float | str) for one in (leaf, other))
-    return leaf == other if are_plain else leaf is other
+    if all(hasattr(value, "shape") and hasattr(value, "dtype") for value in (leaf, earlier)):
+        return (tuple(leaf.shape), str(leaf.dtype)) == (tuple(earlier.shape), str(earlier.dtype))
+    are_plain = all(isinstance(value, bool | int | float | str) for value in (leaf, earlier))
+    return leaf == earlier if are_plain else leaf is earlier

@@ -203,7 +203,7 @@ def _only_raises(block: list[ast.stmt]) -> bool:
     return (
         bool(block)
         and isinstance(block[-1], ast.Raise)
-        and not any(isinstance(one, leaving) for statement in block for one in ast.walk(statement))
+        and not any(isinstance(node, leaving) for statement in block for node in ast.walk(statement))
     )
 
 

@@ -131,7 +131,7 @@ def _cast(tree: Any, low: Any, *, in_records: bool) -> Any:
 
     if in_records:  # opened, since an object may hold itself, and `jax.tree.map` would not end
         return forms.closed(jax.tree.map(cast, forms.opened(tree)))
-    return jax.tree.map(lambda one: one if _is_whole(one) else cast(one), tree, is_leaf=_is_whole)
+    return jax.tree.map(lambda leaf: leaf if _is_whole(leaf) else cast(leaf), tree, is_leaf=_is_whole)
 
 
 def _is_whole(value: Any) -> bool:

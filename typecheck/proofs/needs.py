@@ -64,16 +64,16 @@ class Needs:
 
     def plus(self, **more: Any) -> Needs:
         """The needs and one more: `needs.plus(order=("k", "n", 1))`."""
-        return dataclasses.replace(self, **{name: (*getattr(self, name), one) for name, one in more.items()})
+        return dataclasses.replace(self, **{name: (*getattr(self, name), entry) for name, entry in more.items()})
 
     def without(self, **less: Any) -> Needs:
         """The needs without one of them: `needs.without(order=("k", "n", 1))`."""
-        fewer = {name: tuple(one for one in getattr(self, name) if one != entry) for name, entry in less.items()}
+        fewer = {name: tuple(need for need in getattr(self, name) if need != entry) for name, entry in less.items()}
         return dataclasses.replace(self, **fewer)
 
     def divisors(self, key: str) -> tuple[str | int, ...]:
         """The keys and numbers that divide a key."""
-        return tuple(factor for one, factor in self.multiples if one == key)
+        return tuple(factor for multiple, factor in self.multiples if multiple == key)
 
     def words(self) -> tuple[str, ...]:
         """Each need as the end of "holds when ..."."""
@@ -113,7 +113,7 @@ class Needs:
             return math.prod(size(factor) if isinstance(factor, str) else factor for factor in factors)
 
         units = [product(factors) for big, *factors in (*self.products, *self.multiples) if big == key]
-        least = [number for one, number in self.least if one == key]
+        least = [number for bounded, number in self.least if bounded == key]
         least += [
             factor * size(small) + ((small, big) in self.strict) for small, big, factor in self.order if big == key
         ]
@@ -128,7 +128,7 @@ class Needs:
 
         lists = ("multiples", "order", "equal", "least", "products", "among")
         lists_about = {name: tuple(filter(known, getattr(self, name))) for name in lists}
-        lists_about["counts"] = tuple(one for one in self.counts if one[0] in keys)
+        lists_about["counts"] = tuple(count for count in self.counts if count[0] in keys)
         return dataclasses.replace(self, **lists_about)
 
     @property
@@ -157,7 +157,9 @@ class Needs:
             )
             and all(sizes.get(key, number) == number for key, number in self.equal)
             and all(sizes.get(key, number) >= number for key, number in self.least)
-            and all(sizes.get(key, 0) % (value(one) * value(other) or 1) == 0 for key, one, other in self.products)
+            and all(
+                sizes.get(key, 0) % (value(factor) * value(other) or 1) == 0 for key, factor, other in self.products
+            )
             and all(key not in sizes or sizes[key] in known for key, known in self.among)
             and all(clause.allows(sizes) for clause in self.asked)
         )
@@ -219,7 +221,7 @@ def interleaved(count: int) -> list[int]:
 
 def multiples(factor: int) -> Deal:
     """Multiples of a number by primes: whether a remainder is 0 is answered otherwise there than at primes."""
-    return lambda count: [factor * one for one in _primes(count)]
+    return lambda count: [factor * prime for prime in _primes(count)]
 
 
 DEALS: tuple[Deal, ...] = (ascending, descending, interleaved)
@@ -234,7 +236,7 @@ def _primes(count: int) -> Iterator[int]:
     candidate = PRIMES[-1]
     while len(primes) < count:
         candidate += 2
-        if all(candidate % one for one in range(3, math.isqrt(candidate) + 1, 2)):
+        if all(candidate % divisor for divisor in range(3, math.isqrt(candidate) + 1, 2)):
             primes.append(candidate)
     yield from primes
 
@@ -280,7 +282,7 @@ class Dealer:
             in_use = self.reserved.union(self.sizes.values())
             allowed = (size for factor in further if (size := unit * factor) >= least and size not in in_use)
             fixed = next(itertools.islice(allowed, _MANY), 1)
-        self.used |= {one for one in PRIMES if fixed % one == 0}
+        self.used |= {prime for prime in PRIMES if fixed % prime == 0}
         self.sizes[key] = fixed
         return fixed
 
@@ -306,7 +308,7 @@ def _solved(sizes: dict[str, int], needs: Needs) -> dict[str, int]:
         met = [next((it for it in answers if it[0].answer(sizes) is it[1]), answers[0]) for answers in of_others]
         for question, answer in () if clause.allows(sizes) else clause.answers:
             solutions = otherwise((*met, (question, not answer)), sizes, dict(needs.least))
-            solved = next((one for one in itertools.islice(solutions, _MOST_SOLVED) if needs.allows(one)), None)
+            solved = next((sizes for sizes in itertools.islice(solutions, _MOST_SOLVED) if needs.allows(sizes)), None)
             if solved is not None or (solved := next(solutions, None)) is not None:
                 sizes = solved
                 break
@@ -361,7 +363,8 @@ class Written:
             if any(name in monomial for monomial in terms) and all(monomial.count(name) < 2 for monomial in terms):
                 # `6 * n'` is `n`, since 6 divides `n`. A report with `6 * (n // 6)` would ask more of a reader.
                 terms = {
-                    tuple(key if one == name else one for one in monomial): number * (1 if name in monomial else times)
+                    tuple(key if factor == name else factor for factor in monomial): number
+                    * (1 if name in monomial else times)
                     for monomial, number in terms.items()
                 }
                 common = math.gcd(*terms.values())
@@ -409,10 +412,10 @@ def written_under(needs: Needs, sizes: Mapping[str, int], plain: Collection[str]
         below = next(((small, factor) for small, big, factor in needs.order if big == key and small in sizes), None)
         if factors:
             whole: Terms = {(): math.lcm(*(factor for factor in factors if isinstance(factor, int)))}
-            for other in (size(factor, (*above, key)) for factor in factors if isinstance(factor, str)):
-                # A multiple of both: the larger one if the other divides it, else their product.
-                if polynomials.divided(whole, other)[1]:
-                    whole = other if not polynomials.divided(other, whole)[1] else product(whole, other)
+            for divisor in (size(factor, (*above, key)) for factor in factors if isinstance(factor, str)):
+                # A multiple of both: the larger one if the divisor divides it, else their product.
+                if polynomials.divided(whole, divisor)[1]:
+                    whole = divisor if not polynomials.divided(divisor, whole)[1] else product(whole, divisor)
             number = polynomials.value(whole, written.numbers)
             if sizes[key] % number:
                 return size_of_number(key)  # two divisors share a factor, which their product would count twice

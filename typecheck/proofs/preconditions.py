@@ -78,7 +78,7 @@ def _one_dots(trial: Trial, needs: Needs) -> Iterator[Needs]:
     dots = [key for key, rank in trial.ranks.items() if rank.is_unnamed and key.endswith("]")]
     groups = [*itertools.combinations(dots, 2), *([tuple(dots)] if len(dots) > 2 else [])]
     for first, *rest in groups if not needs.merged else ():
-        together = tuple((f"{one}.{axis}", f"{first}.{axis}") for one in rest for axis in range(_MOST_DOTS))
+        together = tuple((f"{rank}.{axis}", f"{first}.{axis}") for rank in rest for axis in range(_MOST_DOTS))
         yield dataclasses.replace(needs, merged=together, alike=together)
 
 
@@ -130,7 +130,7 @@ def _ranks(trial: Trial, needs: Needs) -> Iterator[Needs]:
         # JAX's error may name two numbers of axes that disagree.
         told = numbers_in(str(trial.error).partition(names.UNLIKE_RANKS)[2])[:2] if is_of_jax(trial.error) else []
         of_error = [rank + max(told) - min(told)] if told else []
-        others = (one for one in dict.fromkeys((*ranks, *of_error)) if one not in (rank, needless))
+        others = (count for count in dict.fromkeys((*ranks, *of_error)) if count not in (rank, needless))
         yield from (needs.plus(ranks=(key, other)) for other in others)
 
 
@@ -182,7 +182,7 @@ class _Reader:
                 if ordered.asked == self.needs.asked:
                     yield ordered
                 # JAX refuses sizes that are too small, never too large: of its orders an upper bound is none.
-                elif self.trial.guard or any((terms[one] > 0) is not wanted for one in terms if one):
+                elif self.trial.guard or any((terms[term] > 0) is not wanted for term in terms if term):
                     yield self._clause(question, wanted)
         elif wanted:
             yield from self._equal(question, terms)

@@ -111,7 +111,7 @@ def _lines(
     local = sorted(writer.names.keys() - writer.modules.keys())
     # A name that no import statement reaches gets a comment, so that a reader does not search for the import.
     made = [line for _, lines in writer.definitions.values() for line in lines]
-    lines = [*before, *writer.imports(), *made, *(f"# {one} is defined inside a function" for one in local), call]
+    lines = [*before, *writer.imports(), *made, *(f"# {name} is defined inside a function" for name in local), call]
     text = "\n".join(lines)
     imports = [f"import {module}" for module in ("jax",) if f"{module}." in text]
     imports += ["import jax.numpy as jnp"] if "jnp." in text else []
@@ -176,7 +176,9 @@ class Writer:
     def call(self, called: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """A call as an expression; arguments that equal the defaults are left out."""
         try:
-            defaults = {one.name: one.default for one in inspect.signature(called).parameters.values()}
+            defaults = {
+                parameter.name: parameter.default for parameter in inspect.signature(called).parameters.values()
+            }
         except (TypeError, ValueError):  # a builtin has no signature
             defaults = {}
         rest = list(args)
@@ -206,7 +208,11 @@ class Writer:
             raise Unwritable(f"{qualname} has no name of its own")
         # Two modules of a package may each have a class of one name: the program imports the second as `Name2`.
         candidates = itertools.chain([first], (f"{first}{number}" for number in itertools.count(2)))
-        name = next(one for one in candidates if one not in _TAKEN and self.names.get(one, value) is value)
+        name = next(
+            candidate
+            for candidate in candidates
+            if candidate not in _TAKEN and self.names.get(candidate, value) is value
+        )
         if module != "builtins":
             self.names[name] = value
         if is_global and module != "builtins":
@@ -265,7 +271,7 @@ class Writer:
             if stand_in is value:
                 return name
         annotations = [str(parameter) for parameter in spec.parameters]
-        same = [f"x{number}" for number, one in enumerate(spec.parameters) if one == spec.returns]
+        same = [f"x{number}" for number, parameter in enumerate(spec.parameters) if parameter == spec.returns]
         # A `lambda` has no annotations. Only a function with some lets jaxtyping refuse a call with other shapes.
         name = f"stand_in{len(self.definitions) or ''}"
         asked = ", ".join(f"x{number}: {annotation}" for number, annotation in enumerate(annotations))
@@ -313,6 +319,6 @@ _EXPRESSIONS: tuple[tuple[Any, Callable[[Writer, Any], str]], ...] = (
     ((tuple, list), Writer.items),
     (
         dict,
-        lambda writer, value: f"{{{', '.join(f'{key!r}: {writer.expression(one)}' for key, one in value.items())}}}",
+        lambda writer, value: f"{{{', '.join(f'{key!r}: {writer.expression(item)}' for key, item in value.items())}}}",
     ),
 )

@@ -322,7 +322,7 @@ def _warnings(target: Target, search: Search, outcome: Outcome) -> list[Finding]
     unsatisfied = sorted({annotation for trial in outcome.passed for annotation in trial.unsaid.unsatisfied})
     drifted = drifts(target, outcome.passed[0], search.dims)
     for rule, messages in (("annotation", unsatisfied), ("dtype-drift", drifted)):
-        findings |= {(rule, one, 0): Finding(rule, one, target.file, target.line) for one in messages}
+        findings |= {(rule, message, 0): Finding(rule, message, target.file, target.line) for message in messages}
     return list(findings.values())
 
 

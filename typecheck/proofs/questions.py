@@ -65,7 +65,7 @@ def answer(explainer: Explainer, results: Results, answers: QuestionResults) -> 
         # one.
         options, ranks = trial.assignment.options.items(), trial.assignment.ranks.items()
         by_dtype = not DTYPE_NAMES.isdisjoint(trial.names)
-        variant = (one for one in options if by_dtype or not one[0].endswith(" arrays"))
+        variant = (change for change in options if by_dtype or not change[0].endswith(" arrays"))
         variants[tuple(variant), tuple(ranks)] = trial
     # The first of the trials goes first: where not all variants can be followed, the usual options are.
     new = [trial for variant, trial in variants.items() if variant not in answers.variants]
@@ -312,7 +312,7 @@ class _TracedQuestion:
         question, answer = self.answer
         if self.own or question.is_order or not answer:
             return ()
-        orders = (one for one in reversed(self.before) if one[0].is_order and one[0].dims & question.dims)
+        orders = (asked for asked in reversed(self.before) if asked[0].is_order and asked[0].dims & question.dims)
         return tuple(itertools.islice(orders, 1))
 
     def words(self, written: Written) -> str:

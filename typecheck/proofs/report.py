@@ -139,7 +139,7 @@ class Contract:
 
     def __str__(self) -> str:
         # The axes of a `*name` were tried in several numbers, so the name stands for all of them.
-        names = (one.partition("[")[0] if one.startswith("*") else one for one in map(spelled, self.symbolic))
+        names = (name.partition("[")[0] if name.startswith("*") else name for name in map(spelled, self.symbolic))
         way = f" for all {', '.join(dict.fromkeys(names))}" if self.symbolic else ""
         if self.verdict is Verdict.HOLDS and self.sampled:
             way += f"; on the sizes tried of {', '.join(map(spelled, self.sampled))}"
@@ -194,22 +194,22 @@ class Report:
     @property
     def warnings(self) -> tuple[Finding, ...]:
         """The warnings of all contracts."""
-        return tuple(one for contract in self.contracts for one in contract.warnings)
+        return tuple(warning for contract in self.contracts for warning in contract.warnings)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
         """The conditions of all contracts beyond their annotations."""
-        return tuple(dict.fromkeys(one for contract in self.contracts for one in contract.assumptions))
+        return tuple(dict.fromkeys(assumption for contract in self.contracts for assumption in contract.assumptions))
 
     @property
     def skipped(self) -> tuple[Contract, ...]:
         """The contracts that could not be checked, each with its reason."""
-        return tuple(one for one in self.contracts if one.verdict is Verdict.SKIPPED)
+        return tuple(contract for contract in self.contracts if contract.verdict is Verdict.SKIPPED)
 
     @property
     def undecided(self) -> tuple[Contract, ...]:
         """The contracts whose search ended without a verdict, each with its reason."""
-        return tuple(one for one in self.contracts if one.verdict is Verdict.UNDECIDED)
+        return tuple(contract for contract in self.contracts if contract.verdict is Verdict.UNDECIDED)
 
     @property
     def verdict(self) -> Verdict:
@@ -276,7 +276,7 @@ def shown(target: Target, trial: Trial, dims: Mapping[str, Any]) -> FailureFindi
         if strangers and by_weft:
             trial, by_weft = seen, False
     program = program_of(target, trial, dims, by_weft=by_weft)
-    findings = [dataclasses.replace(one, program=program.text) for one in findings_of(target, trial)]
+    findings = [dataclasses.replace(finding, program=program.text) for finding in findings_of(target, trial)]
     # A failure that nobody can repeat would be taken for one of weft.
     if strangers and not program.text:
         return FailureFindings(findings, f"no program of a few lines shows it: {program.reason}")
@@ -294,16 +294,16 @@ def findings_of(target: Target, trial: Trial) -> list[Finding]:
     findings = [
         Finding(
             "contract",
-            f"{_place_of(one)}: {one.message}",
-            one.file,
-            one.line,
+            f"{_place_of(violation)}: {violation.message}",
+            violation.file,
+            violation.line,
             sizes,
             options,
-            fix=one.fix.text if one.fix is not None else "",
-            edit=_edit_of(one),
+            fix=violation.fix.text if violation.fix is not None else "",
+            edit=_edit_of(violation),
         )
         # Violations after the first often follow from it, and each would be a finding of its own.
-        for one in trial.violations[:1]
+        for violation in trial.violations[:1]
     ]
     if trial.error is not None and not findings:
         file, line = trial.error_at if trial.error_at[1] else (target.file, target.line)

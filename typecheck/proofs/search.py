@@ -113,7 +113,7 @@ class Search(Explainer):
         # Shrinking a failure, and the lints, make a few more trials. A verdict that stands must not end for want of
         # budget.
         self._meter = None
-        passed, notes = (one for one in results.passed if one.ok), dict.fromkeys(results.notes)
+        passed, notes = (trial for trial in results.passed if trial.ok), dict.fromkeys(results.notes)
         lists = tuple(passed), tuple(results.failed), results.needs, tuple(notes)
         return Outcome(*lists, ended, self.pending, tuple(results.doubtful), self.answers, results.in_pairs)
 
@@ -307,7 +307,7 @@ def vary_ranks(explainer: Explainer, results: Results) -> None:
         return
     alone: dict[str, list[str]] = {}
     for key, (rank, is_unnamed, _) in base.ranks.items():
-        if any(one == key for one, _ in results.needs.ranks):
+        if any(rank == key for rank, _ in results.needs.ranks):
             continue
         if is_unnamed and _speaks_of_axes(results.needs, key):
             # The needs name axes of this array by number, which has a meaning for this many axes alone.
@@ -375,7 +375,7 @@ def _speaks_of_axes(needs: Needs, key: str) -> bool:
 
     That an axis equals the same axis of another array is no such need.
     """
-    pairs = [*needs.multiples, *needs.equal, *needs.least, *((one, other) for one, other, _ in needs.order)]
+    pairs = [*needs.multiples, *needs.equal, *needs.least, *((key, other) for key, other, _ in needs.order)]
     # A need that `x.shape[0] = y.shape[0]` has a meaning for any number of axes.
     pairs += [pair for pair in needs.merged if len({axis.partition("....")[2] or axis for axis in pair}) > 1]
     return any(isinstance(part, str) and part.startswith(f"{key}.") for pair in pairs for part in pair)

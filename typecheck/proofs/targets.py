@@ -188,7 +188,7 @@ def _of_class(cls: type, supplied: Mapping[str, Any], method: str | None = None)
             return builder.build(RecordOf(cls) if _has_fields(cls) else Instance(cls), "self", Scope("self.", "self."))
         return build_module(builder, cls, "self", Scope("self.", "self."), {**counts, **supplied})
 
-    functions = [one for one in public_methods(cls) if method in (None, one.__name__)]
+    functions = [function for function in public_methods(cls) if method in (None, function.__name__)]
     methods = [_of_method(cls, function, make, supplied) for function in functions]
     if method is not None:
         return methods
@@ -203,7 +203,7 @@ def _of_instance(
 ) -> list[Target]:
     cls = type(instance)
     make = generalise(instance)
-    functions = [one for one in public_methods(cls) if method in (None, one.__name__)]
+    functions = [function for function in public_methods(cls) if method in (None, function.__name__)]
     targets = [_of_method(cls, function, make, supplied, frozenset(_sizes(instance))) for function in functions]
     if method is None:
         targets += _of_unbound_methods(cls, supplied)
@@ -415,10 +415,10 @@ def _is_narrower(narrow: Annotation, wide: Annotation) -> bool:
         # Alike but for axes where the narrow shape has a number and the wide one a name: `1`, `states`.
         dims, wide_dims = narrow.shape.dims, wide.shape.dims
         return (dims != wide_dims and len(dims) == len(wide_dims)) and all(
-            one == other or (isinstance(one, FixedDim) and isinstance(other, NamedDim))
-            for one, other in zip(dims, wide_dims, strict=True)
+            dim == wider or (isinstance(dim, FixedDim) and isinstance(wider, NamedDim))
+            for dim, wider in zip(dims, wide_dims, strict=True)
         )
-    narrower, wider = (getattr(one, "cls", None) for one in (narrow, wide))
+    narrower, wider = (getattr(annotation, "cls", None) for annotation in (narrow, wide))
     # Not by `issubclass`, which a protocol may refuse to be asked.
     return isinstance(narrower, type) and isinstance(wider, type) and wider in narrower.__mro__[1:]
 

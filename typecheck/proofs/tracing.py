@@ -216,14 +216,14 @@ def _run(target: Target, builder: Builder, watch: Watch, passing: GuardPasser, s
         passing.ended = target.transformed
         with paused():
             records = [] if ran.is_plain else records_in(forms.opened((args, kwargs)))
-            objects = [] if ran.is_plain else [one for _, one in objects_in((args, kwargs))]
+            objects = [] if ran.is_plain else [argument for _, argument in objects_in((args, kwargs))]
             for module in (*records, *objects):
                 watch.check_module(module)
             # Also of plain objects, such as a graph that was made without edges.
             ran.empty_fields = frozenset(
-                f"{type(one).__name__}.{name}"
-                for one in (*records, *(made for made, *_ in builder.calls))
-                for name, value in getattr(one, "__dict__", {}).items()
+                f"{type(record).__name__}.{name}"
+                for record in (*records, *(made for made, *_ in builder.calls))
+                for name, value in getattr(record, "__dict__", {}).items()
                 if isinstance(value, _COLLECTIONS) and not value
             )
         around = functools.partial(_around, target, watch) if objects else _nothing_around

@@ -248,7 +248,7 @@ class Trial:
             key
             for key, size in self.assignment.sizes.items()
             if size in mentioned
-            or (isinstance(size, int) and size > 4 and any(one and one % size == 0 for one in mentioned))
+            or (isinstance(size, int) and size > 4 and any(number and number % size == 0 for number in mentioned))
         )
 
 

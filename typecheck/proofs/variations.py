@@ -47,7 +47,7 @@ def difference(base: Trial, trial: Trial) -> Change:
     options, usual = trial.assignment.options, base.assignment.options
     ranks = base.assignment.ranks
     return change_of(
-        options={one: option for one, option in options.items() if option != usual.get(one, 0)},
+        options={place: option for place, option in options.items() if option != usual.get(place, 0)},
         ranks={key: rank for key, rank in trial.assignment.ranks.items() if key in ranks and ranks[key] != rank},
     )
 
@@ -142,8 +142,8 @@ def vary_classes(explainer: Explainer, results: Results) -> None:
                 results.needs = further
                 # Besides the class, further options may have changed: ` (mask is given)`.
                 usual, chosen = base.assignment.options, trial.assignment.options.items()
-                more = {one: n for one, n in chosen if n and n != usual.get(one) and not is_class(one)}
-                said = ", ".join(phrases(trial.options, one, n).needed for one, n in more.items())
+                more = {place: n for place, n in chosen if n and n != usual.get(place) and not is_class(place)}
+                said = ", ".join(phrases(trial.options, entry, n).needed for entry, n in more.items())
                 holding[option] = f" ({said})" if said else ""
             elif is_excused_by_nothing(explainer, trial):
                 results.failed.append(trial)
@@ -260,7 +260,7 @@ def _is_for_others(explainer: Explainer, trial: Trial, place: str) -> bool:
 def _breaks_own_promise(explainer: Explainer, trial: Trial) -> bool:
     """Whether the target itself returns another shape than it says."""
     target = explainer.target
-    return any(one.place[:2] == (target.file, target.line) for one in trial.violations)
+    return any(violation.place[:2] == (target.file, target.line) for violation in trial.violations)
 
 
 def is_excused_by_nothing(explainer: Explainer, trial: Trial) -> bool:
@@ -354,7 +354,9 @@ def vary_together(explainer: Explainer, results: Results) -> None:
     reads_dtypes = any(not DTYPE_NAMES.isdisjoint(trial.names) for trial in results.passed)
     known = dict.fromkeys(frozenset(difference(base, passed).items()) for passed in results.passed[1:])
     # What was changed together, such as two arguments that are left out together, stays together.
-    changes = [one for one in known if reads_dtypes or not any(place.endswith(" arrays") for (_, place), _ in one)]
+    changes = [
+        change for change in known if reads_dtypes or not any(place.endswith(" arrays") for (_, place), _ in change)
+    ]
     every = list(itertools.islice(_combinations(changes, len(changes)), _MOST + 1))
     results.in_pairs = len(every) > _MOST
     chosen = itertools.islice(_combinations(changes, 2), MOST_PAIRS) if results.in_pairs else every

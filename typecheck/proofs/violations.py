@@ -170,10 +170,10 @@ def _link(mismatch: Mismatch) -> str:
 
 _DETAILS: dict[str, Callable[[Mismatch], str]] = {
     "link": _link,
-    "keys": lambda one: f"without {one.detail}",
-    "structure": lambda one: f"not the structure that {one.detail} has",
-    "batched": lambda one: f"a stack, with the leading axes ({axes_in_words(one.expected)})",
-    "overmapped": lambda one: f"every array in it has {one.expected} axes too few",
+    "keys": lambda violation: f"without {violation.detail}",
+    "structure": lambda violation: f"not the structure that {violation.detail} has",
+    "batched": lambda violation: f"a stack, with the leading axes ({axes_in_words(violation.expected)})",
+    "overmapped": lambda violation: f"every array in it has {violation.expected} axes too few",
 }
 
 

@@ -139,7 +139,7 @@ def _function_of_code(frame: FrameType) -> FunctionType | None:
             node = getattr(node, "__wrapped__", None)
     if node is None:
         # No name leads to a local function, or to one behind a decorator. The function is then what refers to the code.
-        node = next((one for one in gc.get_referrers(code) if isinstance(one, FunctionType)), None)
+        node = next((referrer for referrer in gc.get_referrers(code) if isinstance(referrer, FunctionType)), None)
     return node
 
 
@@ -392,7 +392,7 @@ class Watch:
             # The search for a common mistake compares sizes, and would ask symbolic ones what no program asked.
             likely_fix(mismatch) if self.space is None else None,
         )
-        if violation.place not in {one.place for one in self.violations}:
+        if violation.place not in {violation.place for violation in self.violations}:
             self.violations.append(violation)
 
 
@@ -443,7 +443,7 @@ _VALUES = (bool, int, float, complex, str, tuple, list, dict, type(None))
 def _converted(record: Any) -> Any:
     """A record whose constructor has just returned, with its fields converted as equinox is about to convert them."""
     fields = getattr(type(record), "__dataclass_fields__", {}) if isinstance(record, eqx.Module) else {}
-    converters = {name: one.metadata.get("converter") for name, one in fields.items()}
+    converters = {name: field.metadata.get("converter") for name, field in fields.items()}
     if not any(converters.values()):
         return record
     made = object.__new__(type(record))

@@ -65,7 +65,7 @@ def as_text(page: Page) -> str:
 
 def as_json(page: Page) -> str:
     """The file and its functions as a JSON object."""
-    return json.dumps({"file": page.file, "functions": [to_json(one) for one in page.shapes]}, indent=2)
+    return json.dumps({"file": page.file, "functions": [to_json(shapes) for shapes in page.shapes]}, indent=2)
 
 
 # The style is part of the page: a page attached to a review must need no other file.

@@ -65,7 +65,7 @@ class Reader(Watch):
     def called(self, frame: FrameType, *, thrown: bool) -> None:
         super().called(frame, thrown=thrown)
         # A generator's frame is entered again at each `next`, and is the same call.
-        if not self.reads(frame.f_code) or any(one.frame is frame for one in self._running):
+        if not self.reads(frame.f_code) or any(call.frame is frame for call in self._running):
             return
         bindings, function = self.bindings_of(frame), self._function(frame.f_code)
         # The dims of the callers stay known, so that a shape in an inner function can be put into their names.
@@ -110,7 +110,7 @@ class Reader(Watch):
         super().ended(frame, how, value)
 
     def _call(self, frame: FrameType) -> _Call | None:
-        return next((one for one in reversed(self._running) if one.frame is frame), None)
+        return next((call for call in reversed(self._running) if call.frame is frame), None)
 
     def _look(self, call: _Call) -> None:
         """Stores the values that a call's current statement has assigned."""

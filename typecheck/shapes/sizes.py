@@ -67,7 +67,7 @@ class Names:
         known = [
             _Named(name, number, Counter(monomial))
             for name, (monomial, number) in of_one_term
-            if not any(isinstance(one, Atom) for one in monomial)
+            if not any(isinstance(factor, Atom) for factor in monomial)
         ]
         return _Writer(known, self.orders).write(size.terms)
 

@@ -117,7 +117,7 @@ class Statements:
         last = node.end_lineno or node.lineno
         # The head of a compound statement ends before its body, whose lines are statements of their own.
         if inner:
-            last = max(node.lineno, min(one.lineno for one in inner) - 1)
+            last = max(node.lineno, min(node.lineno for node in inner) - 1)
         # Statements that share a line share one entry: the frame is looked at once for both.
         statement = next((self.by_line[line] for line in range(node.lineno, last + 1) if line in self.by_line), None)
         statement = statement or Statement()
