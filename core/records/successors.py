@@ -279,16 +279,16 @@ def closed_over_by(function: Callable[..., Any], depth: int = 3) -> Others:
     function = function.__func__ if isinstance(function, MethodType) else function
     if not isinstance(function, FunctionType):
         return []
-    trees: list[tuple[str, PyTree]] = []
+    named_trees: list[tuple[str, PyTree]] = []
     for name, value in {**globals_read(function), **closed_over(function)}.items():
         if isinstance(value, FunctionType | MethodType | functools.partial):
-            trees += closed_over_by(cast("Callable[..., Any]", value), depth - 1) if depth else ()
+            named_trees += closed_over_by(cast("Callable[..., Any]", value), depth - 1) if depth else ()
         elif isinstance(value, eqx.Module) or (
             isinstance(value, tuple | list | dict) and len(cast("Sequence[Any]", value)) < 100
         ):
             # A larger container holds data, not models, and would take long to search.
-            trees.append((f"{name}, which the function closes over", cast(PyTree, value)))
-    return trees
+            named_trees.append((f"{name}, which the function closes over", cast(PyTree, value)))
+    return named_trees
 
 
 def check_origin(record: eqx.Module, successor: eqx.Module, others: Others, where: str) -> None:

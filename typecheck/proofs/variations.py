@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -361,8 +362,10 @@ def vary_together(explainer: Explainer, results: Results) -> None:
     results.in_pairs = len(every) > _MOST
     chosen = itertools.islice(_combinations(changes, 2), MOST_PAIRS) if results.in_pairs else every
     for several in (each for each in chosen if frozenset().union(*each) not in known):
+        # In the order of their places: that of a set differs from process to process, and notes are in this order.
+        together = [dict(sorted(change, key=operator.itemgetter(0))) for change in several]
         try:
-            trial = with_changes(explainer, results.passed[0], results.needs, *map(dict, several))
+            trial = with_changes(explainer, results.passed[0], results.needs, *together)
         except Unbuildable:
             continue
         if trial.ok:
@@ -376,7 +379,7 @@ def vary_together(explainer: Explainer, results: Results) -> None:
             results.failed.append(trial)
             break
         else:
-            results.notes.append(f"not both {in_words(trial, [*map(dict, several)])}{at_guard(trial)}")
+            results.notes.append(f"not both {in_words(trial, together)}{at_guard(trial)}")
 
 
 def _combinations(changes: Sequence[frozenset[_Entry]], most: int) -> Iterator[tuple[frozenset[_Entry], ...]]:
