@@ -20,7 +20,7 @@ from weft.nnx.graphs.definitions import (
 from weft.nnx.graphs.nodes import impl_of_type
 from weft.nnx.objects.attributes import GRAPH_TYPES
 from weft.nnx.objects.objects import OBJECT, GraphNodeImpl, attributes_of, new_object
-from weft.nnx.variable.refs import MARKS, ArrayRefOutput, NoUpdate, RepeatedRef, is_array_ref, is_plain_array
+from weft.nnx.variable.refs import MARKS, ArrayRefOutput, NoUpdate, Repeated, is_array_ref, is_plain_array
 from weft.nnx.variable.tracers import TraceState, current_trace_state
 from weft.nnx.variable.variable import VARIABLE_TYPES, Variable
 
@@ -182,7 +182,7 @@ class Unflattener:
             if not is_array_ref(existing) or type(leaf) is not NoUpdate:
                 raise StructureError(f"an array ref of the caller cannot be replaced by {leaf!r}")
             leaf = existing
-        elif isinstance(leaf, NoUpdate | RepeatedRef):
+        elif isinstance(leaf, NoUpdate | Repeated):
             raise StructureError(f"expected the array of a new ref, got {leaf!r}")
         elif isinstance(leaf, ArrayRefOutput):
             leaf = jax.new_ref(leaf.value)

@@ -87,11 +87,11 @@ class NoUpdate:
 
 @jtu.register_static
 @dataclasses.dataclass(frozen=True, slots=True)
-class RepeatedRef:
+class Repeated:
     """Replaces the value of a ref that has an earlier path in the graph."""
 
 
-NO_UPDATE, REPEATED = NoUpdate(), RepeatedRef()
+NO_UPDATE, REPEATED = NoUpdate(), Repeated()
 
 
 @jtu.register_dataclass
@@ -106,4 +106,4 @@ class ArrayRefOutput(Representable):
         yield Attr("value", self.value)
 
 
-MARKS = (NoUpdate, RepeatedRef, ArrayRefOutput)
+MARKS = (NoUpdate, Repeated, ArrayRefOutput)

@@ -172,7 +172,7 @@ def test_what_a_function_closes_over_is_free_after_the_call():
 def test_what_is_kept_of_functions_is_bounded():
     for n in range(300):
         interpreted_at_once(COND, VALUES, (with_constant(n), with_constant(0)), COND_OPTIONS)
-    assert [table.size() for table in tables() if table.name.endswith("_wrap, by text")] == [256]
+    assert [table.size() for table in tables() if table.name.endswith("transformed, by text")] == [256]
 
 
 def with_constant(n: int) -> Callable[[Any], Any]:
