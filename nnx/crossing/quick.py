@@ -60,10 +60,9 @@ class QuickEntry:
             self._known.clear()
         plan, order = self.plan, self.order
         if outcome.arguments is not None or outcome.metadata or outcome.carried or outcome.graphdef.nodes:
-
-            def apply(values: Sequence[Any], groups: Groups) -> Any:
-                return hand_over(plan, outcome, values, groups, [plan.leaves[i] for i in order])
-
+            apply: HandOver = lambda values, groups: hand_over(  # noqa: E731
+                plan, outcome, values, groups, [plan.leaves[i] for i in order]
+            )
         else:
             apply = self._writer(outcome, _output(outcome))
         # The entry keeps the outcome alive: a later object at the same address would be taken for it.

@@ -38,7 +38,7 @@ from jax.numpy import tanh
 from weft.modules import ops
 from weft.nnx.modules.module import Module
 from weft.nnx.nn import dtypes
-from weft.nnx.nn.construct import NO_METADATA, Metadata, keep_options
+from weft.nnx.nn.construct import NO_METADATA, Metadata
 from weft.nnx.nn.dtypes import as_promotion
 from weft.nnx.types import Array as Array
 from weft.nnx.types import Dtype as Dtype
@@ -101,7 +101,9 @@ class PReLU(Module):
     ):
         # The slope starts as a constant, so no key is drawn and the constructor has no `rngs`, as in flax.
         self.negative_slope = Param(jnp.asarray(negative_slope_init, dtype=param_dtype), **negative_slope_metadata)
-        keep_options(self, locals())
+        self.dtype = dtype
+        self.param_dtype = param_dtype
+        self.promote_dtype = promote_dtype
 
     def __call__(self, inputs: jax.Array) -> jax.Array:
         """Applies the rectifier to each element."""

@@ -309,9 +309,12 @@ class Embed(Module):
         embedding_metadata: Metadata = NO_METADATA,
     ):
         self.embedding = make_param(embedding_init, rngs, (num_embeddings, features), param_dtype, embedding_metadata)
+        self.num_embeddings = num_embeddings
+        self.features = features
         # Without a `dtype`, results have the dtype of the table, as in flax.
-        dtype = dtype or self.embedding.dtype
-        keep_options(self, locals())
+        self.dtype = dtype or self.embedding.dtype
+        self.param_dtype = param_dtype
+        self.promote_dtype = promote_dtype
 
     def __call__(self, inputs: jax.Array, out_sharding: Any = None) -> jax.Array:
         """Looks up rows. A negative index counts from the end; an index out of range gives NaNs.

@@ -21,7 +21,6 @@ from weft.nnx.nn.affine import default_kernel_init as default_kernel_init
 from weft.nnx.nn.cell_base import Carry, RNNCellBase
 from weft.nnx.nn.cells import GRUCell, LSTMCell, OptimizedLSTMCell, SimpleCell
 from weft.nnx.nn.cells import modified_orthogonal as modified_orthogonal
-from weft.nnx.nn.construct import keep_options
 from weft.nnx.objects.attributes import HashableMapping, data
 from weft.nnx.states.filters import All, Filter
 from weft.nnx.streams.rng_transforms import split_rngs
@@ -90,7 +89,12 @@ class RNN(Module):
         broadcast_rngs: Filter = None,
         rngs: Rngs | RngStream | bool = True,
     ):
-        keep_options(self, locals(), but=("state_axes", "broadcast_rngs"))
+        self.cell = cell
+        self.time_major = time_major
+        self.return_carry = return_carry
+        self.reverse = reverse
+        self.keep_order = keep_order
+        self.unroll = unroll
         if not isinstance(rngs, bool | Rngs | RngStream):
             raise ConfigError(
                 "Expected rngs to be Rngs or a stream: "
@@ -295,7 +299,11 @@ class Bidirectional(Module):
         return_carry: bool = False,
         rngs: Rngs | RngStream | bool = True,
     ):
-        keep_options(self, locals())
+        self.forward_rnn = forward_rnn
+        self.backward_rnn = backward_rnn
+        self.merge_fn = merge_fn
+        self.time_major = time_major
+        self.return_carry = return_carry
         if not isinstance(rngs, bool | Rngs | RngStream):
             raise SeedError(
                 f"Bidirectional draws its initial carries from Rngs or a stream, got a {type(rngs).__name__}",

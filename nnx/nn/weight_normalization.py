@@ -21,7 +21,7 @@ from weft.nnx.graphs.splitting import state
 from weft.nnx.modules.module import Module
 from weft.nnx.nn import dtypes, initializers
 from weft.nnx.nn.canonical import Axes, canonicalize_axes
-from weft.nnx.nn.construct import first_given, keep_options
+from weft.nnx.nn.construct import first_given
 from weft.nnx.objects.attributes import data
 from weft.nnx.states.filters import Filter, PathContains, to_predicate
 from weft.nnx.states.states import to_flat_state
@@ -212,7 +212,12 @@ class SpectralNorm(Module):
         update_stats: bool = True,
         rngs: Rngs,
     ):
-        keep_options(self, locals(), but=("update_stats",))
+        self.layer_instance = layer_instance
+        self.n_steps = n_steps
+        self.epsilon = epsilon
+        self.dtype = dtype
+        self.param_dtype = param_dtype
+        self.error_on_non_matrix = error_on_non_matrix
         self.use_running_average = not update_stats
         # A dict by path and not a nested object, as in flax: checkpoints have these keys.
         stats: dict[Path, BatchStat[Any]] = {}
