@@ -71,7 +71,8 @@ class Combinator(Module, Generic[L_co]):
             `y` if the layer is pure, `(y, successor of this combinator)` if it is stateful.
 
         Raises:
-            SuccessorError: if the layer's successor is of another structure, or nobody could tell which it is.
+            SuccessorError: if the layer's successor is of another structure, or if the result does not show which part
+                of it is the successor.
             SeedError: if the key is a `Keys` record, whose successor could not be handed back.
         """
         check_call_key(key, type(self).__qualname__)

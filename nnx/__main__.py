@@ -109,6 +109,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0 if arguments else 2
     os.environ[ENVIRONMENT] = "1"
     if list(arguments[:2]) == ["-m", "pytest"]:
+        # Replaces this process. If the plugin cannot be used, it returns, and pytest runs here as any module does.
         _start_pytest(arguments)
     from weft.nnx.interop.installing import install
 

@@ -88,6 +88,8 @@ def is_of_running_trace(tracer: Tracer[Any]) -> bool:
 def is_of_program(tracer: Tracer[Any]) -> bool:
     """Whether a tracer belongs to the innermost program that is being staged, or to a trace inside of that."""
     trace = trace_ctx.trace
+    # Of JAX's traces only the one that stages a program has a `frame`. The walk outwards ends there, because what is
+    # further out belongs to another program.
     while trace is not None and trace is not tracer._trace and not hasattr(trace, "frame"):
         trace = getattr(trace, "parent_trace", None)
     return trace is tracer._trace

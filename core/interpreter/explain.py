@@ -314,7 +314,10 @@ def _make_static(paths: Sequence[Path], positional: Sequence[str]) -> str:
 
 
 def _tracers_in(traceback: TracebackType | None, mask: bool) -> list[Tracer[Any]]:
-    """The tracers among the local variables of the frame that raised, or of the nearest frame above that has any."""
+    """The tracers among the local variables of the frame that raised, or of the nearest frame above that has any.
+
+    With `mask` only boolean tracers count: the error is about a mask.
+    """
     frames = [frame for frame, _ in walk_tb(traceback)]
     for frame in reversed(frames[-_MOST_FRAMES:]):
         values: Iterator[object] = itertools.chain.from_iterable(map(_elements, frame.f_locals.values()))

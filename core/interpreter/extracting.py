@@ -82,7 +82,7 @@ def make_extractor(
 
 
 def _by_lane(source: Source, reader: Reader, places: Sequence[tuple[int, int]], lanes: int) -> list[str]:
-    """The leaves of each lane, as expressions."""
+    """The leaves of each lane, as expressions; in the generated code `v` is the tuple of all leaves."""
     if lanes == 1:
         return ["v"]
     groups: list[list[int]] = [[] for _ in range(lanes)]
@@ -90,6 +90,7 @@ def _by_lane(source: Source, reader: Reader, places: Sequence[tuple[int, int]], 
         groups[lane].append(position)
     if not reader.packed:
         return [tuple_of([reader.leaves[position] for position in group]) for group in groups]
+    # The leaves of a packed record have no variables of their own, so they are picked from `v` by position.
     return [picked(source, "v", group) for group in groups]
 
 

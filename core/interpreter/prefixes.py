@@ -269,7 +269,7 @@ def rides_in(prefix: PyTree, read: Read) -> list[Ride]:
     for leaf in _prefix_leaves(prefix, read):
         if isinstance(leaf, RidesByKind):
             rides += [read_with(read, ride) for _, ride in leaf.rides]
-        # Other values come from the configuration of a record in the prefix.
+        # A leaf that `read` makes no ride of is configuration of a record in the prefix, and is passed over.
         elif (ride := read(leaf)) is not None:
             rides.append(ride)
     return rides

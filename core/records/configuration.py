@@ -160,13 +160,15 @@ def as_tree(function: Any) -> Any:
     kind = cast("type[Any]", type(function))
     if kind is types.MethodType and isinstance(function.__self__, eqx.Module):
         return StoredPartial(function.__func__, function.__self__)
-    # JAX's own `Partial` is a tree, unless it hides one.
+    # JAX's own `Partial` is a pytree already, but its function is in the treedef. Where that function is a tree itself,
+    # its arrays would be hidden there, so the `Partial` is replaced, too.
     hides = kind is jax.tree_util.Partial and trees.children_of(as_tree(function.func)) is not None
     if hides or kind is functools.partial:
         parts = as_tree(function.func), function.args, function.keywords
         if any(map(_has_arrays, trees.flatten(parts, lambda node: not isinstance(node, _CONTAINERS))[0])):
             applied = StoredPartial(parts[0], *function.args, **function.keywords)
-            with contextlib.suppress(StaticError):  # an argument that cannot be hashed is no configuration
+            # Flattened as a test: an argument without a hash is no configuration, and the function stays as it is.
+            with contextlib.suppress(StaticError):
                 trees.flatten(applied)
                 return applied
     return function

@@ -63,7 +63,8 @@ def pair_in_words(value: object) -> str | None:
 
 
 def how_to_unpack(value: tuple[Any, ...]) -> str:
-    """The fix for using such a tuple as an array: `take it apart, y, bn = ..., or use thread`."""
+    """The fix for using a stateful call's tuple as an array: `take it apart, y, bn = ..., or use thread`."""
+    # A name as users write it: `bn` for a BatchNorm, `linear` for a Linear.
     name = type(value[-1]).__name__
     capitals = "".join(letter for letter in name if letter.isupper())
     short = (capitals if len(capitals) > 1 else name).lower()

@@ -253,7 +253,7 @@ def _flattened(tree: Any) -> tuple[Structure, dict[str, Any], dict[str, str]]:
     """Returns a tree's structure, its arrays by path (for a key its data), and the implementation of each key."""
     structure, leaves = take_apart(tree)
     flat = {_name(leaf.path): leaf.value for leaf in leaves}
-    # Two keys may print alike, and the program would lose one of the arrays.
+    # Two paths may print alike, since keys of dicts may. The program would lose one of the arrays.
     if twice := [name for name, count in Counter(_name(leaf.path) for leaf in leaves).items() if count > 1]:
         raise StructureError("two arrays have the same path", at=twice, fix="rename a key")
     keys = {name: key_impl_of(value.dtype) for name, value in flat.items() if is_key(value)}

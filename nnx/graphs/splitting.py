@@ -275,8 +275,8 @@ def state(node: Any, *filters: Filter, graph: bool | None = None) -> Any:
     ({'n': 2.0, 'w': 1.0}, {'w': 1.0})
     """
     _, flat = flatten(node, graph=graph)
+    # A single empty path: the node is itself the leaf. A Variable is its own State, and any other leaf is refused.
     whole = flat.to_nested_state() if flat.paths != ((),) else flat.leaves[0]
-    # A Variable is its own State.
     if flat.paths == ((),) and not isinstance(whole, Variable):
         raise ArgumentKindError(f"nnx.state takes an object, a container or a Variable, not {node!r:.80}")
     return filter_state(whole, *filters) if filters else whole

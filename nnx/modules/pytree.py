@@ -287,6 +287,7 @@ class Pytree(Slots, Representable, metaclass=PytreeMeta):
         touch(self)
 
     def _record(self, name: str, value: Any, status: Status) -> None:
+        """Notes whether an attribute is data, as its assignment declares it; a former declaration stays in force."""
         nodes = self._pytree__nodes
         known = nodes.get(name)
         # A static attribute does not become data by a plain assignment: that would change the object's structure, where
@@ -298,6 +299,7 @@ class Pytree(Slots, Representable, metaclass=PytreeMeta):
                 fix=f"declare it as data: _.{name} = nnx.data(...)",
             )
         check_attribute(type(self), name, value, status, known)
+        # Only `nnx.data` and `nnx.static` change a declaration; a plain assignment keeps it.
         if known is None or (status.explicit and known != status.is_data):
             _store(self, "_pytree__nodes", nodes.with_item(name, status.is_data))
 

@@ -94,14 +94,15 @@ def _records(node: Any) -> Iterator[Any]:
 
 def _annotations(cls: type) -> dict[str, Annotation]:
     """The annotation of each field of a class, or the shapes that the tables give for a library's layer."""
-    layer = layer_of(cls)
-    shapes = LAYER_SHAPES if cls.__module__.startswith("equinox.") else layer.shapes if layer is not None else {}
-    # A user's class with the name of a library's layer has annotations of its own, and the table is not about it.
-    known = shapes.get(cls.__name__, {}) if layer is None or is_library(cls) else {}
-    told: dict[str, Annotation] = {name: ArrayOf(Any, ANY_DTYPE, Shape.parse(text)) for name, text in known.items()}
-    if layer is not None and is_library(cls):
-        return told
-    return {field.name: field.annotation for field in fields_of(cls) if not field.static} | told
+    # How classes of mutable objects (weft.nnx) are read; None for a record's class.
+    objects = layer_of(cls)
+    shapes = LAYER_SHAPES if cls.__module__.startswith("equinox.") else objects.shapes if objects is not None else {}
+    # The table is by name, and a user's class may have such a name: its own annotations count then.
+    known = shapes.get(cls.__name__, {}) if objects is None or is_library(cls) else {}
+    tabled: dict[str, Annotation] = {name: ArrayOf(Any, ANY_DTYPE, Shape.parse(text)) for name, text in known.items()}
+    if objects is not None and is_library(cls):
+        return tabled
+    return {field.name: field.annotation for field in fields_of(cls) if not field.static} | tabled
 
 
 def _dims(instance: Any) -> dict[str, int]:

@@ -289,7 +289,18 @@ def _line_of(node: Sequence[str], index: int, sources: Sources) -> int:
 
 
 def _reach_of(parts: Iterable[Checked], roots: set[Node], sources: Sources) -> dict[str, Any] | None:
-    """What outcomes depend on, as an object for JSON, with the definitions that their lines are in."""
+    """What outcomes depend on, as an object for JSON, with the definitions that their lines are in.
+
+    Returns:
+        None if a line cannot be placed: then nothing says whether the outcomes still hold. Otherwise:
+
+        - `roots`: the definitions to begin from; what they lead to is read off the sources again in later runs;
+        - `also`: further definitions (or whole files) in which the lines of the outcomes lie;
+        - `digest`: of the sources of all of these;
+        - `moves`: for each line shown, its definition and how far below that definition's start it is, so that a later
+          run shows the line where the definition is then;
+        - `fixed`: for each line that a text mentions, the definition and where that begins: it must begin there still.
+    """
     nodes, moves, fixed = sources.reached(roots), list[Any](), list[Any]()
     shown, named = set[Node](), set[tuple[str, int]]()
     for part in parts:
@@ -305,7 +316,9 @@ def _reach_of(parts: Iterable[Checked], roots: set[Node], sources: Sources) -> d
                 return None
             shown.add(place[0])
             moves.append((file, line, *place, line - _line_of(*place, sources)))
-    # A text is not changed, as its file may be another one of that name: where it points to has to stay in place.
+    # `moved` does not rewrite a line number in a text, because the text has the name of a file only, and several files
+    # may have that name. So what the text may point to has to stay where it is: a reached definition must begin at the
+    # same line, and any other file must not change at all.
     for name, line in named:
         for path in sources.called(name):
             node, index = sources.at(path, line) or ((path, ""), 0)

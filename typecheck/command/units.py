@@ -111,8 +111,8 @@ def units_of(names: Iterable[str], exclude: Iterable[str] = (), base: Path | Non
         base: the folder that patterns are relative to; by default the current one.
 
     Returns:
-        Each file once, in the order of the names; and a line for each name that is neither, and for each package that
-        exists twice.
+        Each file once, in the order of the names; and a line for each name that leads to no file, and for each package
+        that exists twice.
     """
     files: list[Path] = []
     troubles: list[Checked] = []

@@ -1,7 +1,6 @@
 """The records whose methods are running, so that an error can say where a module is: `in Model.blocks[3].attn`.
 
-This is the only global state of the checker, and only errors read it. It is a context variable, so threads and async
-tasks have their own.
+Only errors read it. It is a context variable, so threads and async tasks have their own.
 """
 
 from __future__ import annotations

@@ -262,8 +262,8 @@ class Lint:
         return [self._inherit(shape_of(var), operands) for var in eqn.outvars]
 
     def _call(self, eqn: Any, inner: Any, operands: list[Axes]) -> list[Axes]:
-        # `jnp` functions are jitted, so an outer product is often made outside of the call that shows that it was
-        # meant.
+        # Suspects are carried into the call and out of it. `jnp` functions are jitted, so an outer product that was
+        # made outside may be combined, inside, with the value that shows that it was meant.
         for var, outer in zip(inner.invars, eqn.invars, strict=True):
             if is_var(outer) and outer in self._suspects:
                 self._suspects[var] = self._suspects[outer]
@@ -474,6 +474,8 @@ class Lint:
         return tuple(axes)
 
     def _show(self, axes: Axes, only_real: bool = False) -> str:
+        """Axes as text, `(b, h*c)`; with `only_real`, a broadcast axis is shown as the 1 that it was."""
+
         def word(axis: Axis) -> str:
             if not axis.atoms or (only_real and not axis.real):
                 return "1"

@@ -168,6 +168,7 @@ class Explainer:
             if self._meter is not None:
                 self._meter.spend()
             trial = run_trial(self.target, assignment, self.dims)
+            # Under the trial's own assignment, too, which is completed with all that the trial met.
             self._known[key] = self._known[_key(trial.assignment)] = trial
             self._endless += isinstance(trial.error, Endless)
             if self._endless == _MOST_ENDLESS and self._meter is not None:

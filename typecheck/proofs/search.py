@@ -329,7 +329,10 @@ def vary_ranks(explainer: Explainer, results: Results) -> None:
 
 
 def _other_ranks(explainer: Explainer, results: Results, key: str) -> list[str]:
-    """Tries other numbers of axes for one variadic name, and says in words which of them the program does not take."""
+    """Tries other numbers of axes for one variadic name; returns a sentence for each number that the program refuses.
+
+    A number that fails without a reason to refuse it is a failure of the contract, and goes to `results.failed`.
+    """
     base = results.passed[0]
     rank, is_unnamed, _ = base.ranks[key]
     compared = explainer.target.compared_ranks
@@ -338,6 +341,7 @@ def _other_ranks(explainer: Explainer, results: Results, key: str) -> list[str]:
     others = dict.fromkeys((0, 2, 1, *(number for number in further if number > 2)))
     holding, refused = {rank}, dict[int, Trial]()
     for count in others:
+        # After one failure the contract fails anyway, so no further number is tried.
         if count == rank or results.failed:
             continue
         try:
@@ -347,6 +351,9 @@ def _other_ranks(explainer: Explainer, results: Results, key: str) -> list[str]:
         if trial.ok:
             results.passed.append(trial)
             holding.add(count)
+        # The program refuses a number, which is no failure, if it raises on purpose (a guard), if the annotation leaves
+        # the number open and nothing shows a fault of the function's own, if there is no axis where it needs one, or if
+        # another option of the fields makes it hold.
         elif (
             trial.guard
             or (is_unnamed and not is_excused_by_nothing(explainer, trial))
@@ -356,10 +363,10 @@ def _other_ranks(explainer: Explainer, results: Results, key: str) -> list[str]:
             refused[count] = trial
         else:
             results.failed.append(trial)
-    # Fewer axes are refused: the refused numbers are told one by one, since more axes held.
+    # More axes held than were refused, so each refused number has a sentence.
     if refused and max(refused) < max(holding):
         return [f"{array_of(key)} is not of {axes(count)}{at_guard(trial)}" for count, trial in refused.items()]
-    if refused:  # more axes than those that held were refused, so the numbers that held are told
+    if refused:  # more axes were refused than held, so the sentence lists the numbers that held
         *few, last = [str(number) for number in sorted(holding)]
         said = f"{', '.join(few)} or {last} axes" if few else axes(int(last))
         return [f"{array_of(key)} is of {said}{at_guard(refused[max(refused)])}"]

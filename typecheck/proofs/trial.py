@@ -363,6 +363,7 @@ def _unions_alike(trial: Trial) -> Iterator[dict[str, int]]:
         if place.endswith(" type") and "." in place:
             groups[place.rpartition(".")[0], members].append(place)
     for (_, members), alike in groups.items():
+        # A single place with noted options is varied by itself, with the other options.
         if len(alike) > 1 or alike[0] not in trial.options.counts:
             yield from (dict.fromkeys(alike, option) for option in range(1, min(len(members), _MOST_OF_ONE)))
 

@@ -182,6 +182,7 @@ def _linked_size(mismatch: Mismatch) -> Any:
 
 
 def _actual_size(mismatch: Mismatch) -> Any:
+    """The size that did not fit, if there is one: of the axis at fault, or of the record's dim that is linked to it."""
     if mismatch.reason == "link":
         return _linked_size(mismatch)
     shape, axis = getattr(mismatch.value, "shape", ()), mismatch.axis
