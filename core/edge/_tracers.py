@@ -140,10 +140,10 @@ def truth_of_tracers(decide: Callable[[FrameType], bool | None]) -> AbstractCont
 def own_functions_traced(within: Callable[[], AbstractContextManager[Any]]) -> AbstractContextManager[None]:
     """While open, JAX's own compiled functions (`jnp.add`, `jax.random.normal`) are traced in another context.
 
-    A proof gives each of its trials a context of its own, so that no trial is a cache hit of another one. Then JAX's
-    own functions were traced again in each trial, which took most of the time. They contain nothing of the user's,
-    unless they take a function; and JAX attributes their equations to the function, so that nothing of the first caller
-    is in them.
+    A proof gives each of its trials a context of its own, so that no trial is a cache hit of another one. Without this,
+    each trial would trace JAX's own functions again, and spend most of its time on it. Trials can share these traces:
+    they contain nothing of the user's, unless the function takes a function; and JAX attributes their equations to the
+    function, so that nothing of the first caller is in them.
 
     Jaxprs that `vmap` and derivatives derive from such a trace, which calls no code of the user's, are made in that
     context too: under a `vmap` of `grad` that took most of the remaining time.
@@ -243,7 +243,10 @@ def _note_axis(trace: Any, out: Any, note: Callable[[Any, int, int], None]) -> N
 
 
 def _scoped(branch: Any, number: int) -> Any:
+    """A branch of a `cond` in which the name scope of each equation begins with the branch's number."""
+
     def scoped(eqn: Any) -> Any:
+        # `stack[:0]` is an empty stack of JAX's class: the branch's scope goes around those of the equation.
         stack = eqn.source_info.name_stack
         return eqn.replace(
             source_info=eqn.source_info.replace(name_stack=stack[:0].extend(f"{BRANCH}{number}") + stack)

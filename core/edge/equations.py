@@ -45,7 +45,10 @@ def scan_counts(params: Params) -> tuple[int, int]:
 
 
 def extend_scan(params: Params, closed: ClosedJaxpr, num_inputs: int, num_outputs: int) -> Params:
-    """scan's parameters for a jaxpr to which scanned inputs and stacked outputs were added at the end."""
+    """scan's parameters for a jaxpr to which scanned inputs and stacked outputs were added at the end.
+
+    JAX 0.10 stores the numbers of constants and of carried operands instead of `ft_in`, and these stay the same.
+    """
     extended = {**params, "jaxpr": closed}
     if "ft_in" in params:
         consts, carry, scanned = params["ft_in"].unpack()

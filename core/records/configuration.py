@@ -389,6 +389,7 @@ def iter_configuration(tree: PyTree, path: Path = ()) -> Iterator[tuple[Path, ob
 
 
 def _configuration(node: PyTree, path: Path, in_record: bool) -> Iterator[tuple[Path, object]]:
+    # `in_record` as in `is_dynamic`: whether the innermost record around is equinox's own, in which numbers are static.
     if node is None:
         return
     if type(node) is Static:

@@ -97,6 +97,7 @@ def take_apart(tree: PyTree) -> tuple[Structure, list[Leaf]]:
     Raises:
         StaticError: if a static leaf is not hashable, naming its path.
     """
+    # `iter_leaves` fills it with the types in static fields, which JAX does not compare when it compares treedefs.
     fields: list[object] = []
     leaves = list(iter_leaves(tree, fields=fields))
     return assemble(Structure, Make(trees.structure(tree), tuple(fields)), leaves)

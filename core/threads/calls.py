@@ -100,6 +100,8 @@ def _is_alike(part: object, record: object) -> bool:
 
 
 T = TypeVar("T")
+# What is told of drops. `lost` adds its function when it is imported, which is before anything is marked.
+drop_watchers: list[Callable[[Any], None]] = []
 
 
 def drop_successor(successor: T) -> T:
@@ -120,7 +122,6 @@ def drop_successor(successor: T) -> T:
     ()
     """
     if marking():
-        from weft.core.threads.lost import note_drop
-
-        note_drop(successor)
+        for note in drop_watchers:
+            note(successor)
     return successor

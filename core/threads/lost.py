@@ -40,7 +40,7 @@ from weft.core.paths import format_path
 from weft.core.records.module import Given, construction_watchers, watch_methods
 from weft.core.records.successors import find_records, is_successor_last, with_part
 from weft.core.sowing.tags import take_arrays
-from weft.core.threads.calls import ByIdentity, calling, note_successor, running_calls
+from weft.core.threads.calls import ByIdentity, calling, drop_watchers, note_successor, running_calls
 from weft.core.threads.marks import Mark, bind_mark, summarise
 
 T = TypeVar("T")
@@ -102,6 +102,9 @@ def note_drop(successor: PyTree) -> None:
         mark.dropped = True  # the equation below is not enough: JAX may prune it, since nothing reads its output
     for leaf in leaves:
         bind_mark(None, leaf, leaf)
+
+
+drop_watchers.append(note_drop)
 
 
 # --- marking the successors that methods return ----------------------------------------------------------------------
@@ -222,6 +225,8 @@ def look(run: Callable[..., R], name: str, args: tuple[PyTree, ...]) -> R:
         for i in trail.outputs:
             outs[i] = bind_mark(trail.mark, outs[i], old)
         if not trail.outputs:
+            # Nothing uses the result of this equation. It only tells the outer function that the mark led nowhere; the
+            # outer program decides by `old` whether the successor is fresh there, or lost.
             bind_mark(trail.mark, old, old)
     for i in summary.dropped:
         bind_mark(None, arrays[i], arrays[i])

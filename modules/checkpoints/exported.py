@@ -97,13 +97,16 @@ def export(
         names, notes = list(flat), {"parameters": parameters, "configuration": configuration(arguments, flat)}
 
         def run(flat: Mapping[str, Any]) -> dict[str, Any]:
+            # While JAX traces this function, it also adds to `notes` what only a trace can know: how to rebuild the
+            # output, and which of its arrays are keys.
             arguments = structure.build([_wrapped(flat[name], keys.get(name)) for name in names])
             # Reversed, so that of several arguments with one treedef the first one counts.
             nodes = {node: i for i, node in reversed(list(enumerate(_nodes(arguments))))}
             before = jax.tree.leaves(arguments)
             by_position, by_name = statics.complete(*_as_passed(parameters, len(args), arguments))
             out = jitted(*by_position, **by_name)
-            # JAX's export drops such writes without a word: the serving process would keep stale objects.
+            # JAX's export drops writes into the arguments' objects without a word: the serving process would keep stale
+            # objects.
             _refuse_writes(before, arguments, out)
             _refuse_statics(out)
             notes["output"] = _outline(out, (), nodes)
@@ -181,7 +184,8 @@ class Exported:
         return b"".join((program, notes, _LENGTH.pack(len(notes)), _MAGIC))
 
     def _compare(self, flat: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-        # Types are compared together with configuration, so that one error names everything that differs.
+        # Where only one side has an array at a path, and the other has configuration or nothing, the array's type is
+        # compared with that: so one error names everything that differs.
         (wanted,), _ = jax.tree.unflatten(self.program.in_tree, self.program.in_avals)
         saved = {**self._notes["configuration"], **{path: _type(wanted[path]) for path in wanted.keys() - flat.keys()}}
         here = {**here, **{path: _type(flat[path]) for path in flat.keys() - wanted.keys()}}

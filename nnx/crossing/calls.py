@@ -71,7 +71,13 @@ class RefCall(RefStructure):
         return frozenset()
 
     def sparse(self, values: Mapping[int, Any]) -> Call:
-        """(Co)tangents of the arguments: as States in graph mode with updates, else as objects like the arguments."""
+        """A call with (co)tangents in the place of the arguments, and without functions, which have none.
+
+        In graph mode with updates each graph is a State, else there are objects like the arguments.
+
+        Args:
+            values: the (co)tangents, by the positions of leaves; leaves that were not differentiated are absent.
+        """
         if self.mode.updates:
             return ((), *self._as_states(values))
         count = len(self.holders) + self.items.count(ARRAY)

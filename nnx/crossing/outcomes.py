@@ -84,6 +84,7 @@ class RefOutcome:
     @property
     def replaced(self) -> frozenset[int]:
         """The positions of array attributes that the function replaced or deleted."""
+        # Such an attribute has no Variable to be written into: to replace it is to change the arguments' structure.
         if self.arguments is None:
             return frozenset()
         forwarded = {i for lane, i in self.arguments[1] if lane == FORWARDED}

@@ -194,8 +194,8 @@ class Plan:
     def _keep_objects(self, roots: Sequence[Any], walk: Recorder, numbers: RefMap) -> None:
         forget = weakref.WeakMethod(self._forget)
         # The weak reference owns this callback, and the plan owns the weak reference. A bound method in the callback
-        # would close that circle, so it is weak too. Once the plan is gone
-        # `forget()` is None, and calling `int` does nothing.
+        # would close that circle, so it is weak too. Once the plan is gone `forget()` is None, and calling `int` does
+        # nothing.
         weak = {id(root): weakref.ref(root, lambda _: (forget() or int)()) for root in roots if is_object(root)}
         versions = list(zip(walk.objects, walk.versions, strict=True))
         self._roots = [(weak[id(node)], version) for node, version in versions if id(node) in weak]

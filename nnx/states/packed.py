@@ -136,6 +136,8 @@ def pack_state(state: Any) -> tuple[Sequence[Any], Packing]:
         if leaves is not None:
             return leaves, packed.packing
     leaves, packing = pack(state)
+    # A list of Variables can stand for a State only if each leaf is the value of a Variable of its own (`boxes`). The
+    # list is made at the third of such calls, because few States are passed so often (see `MEETINGS`).
     if not packing.boxes:
         return leaves, packing
     if packed is not None:

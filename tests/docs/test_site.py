@@ -197,7 +197,7 @@ def test_every_page_is_readable_and_shows_its_pictures(size: str, site: Path, se
     assert {name: page["cut"] for name, page in seen.items() if page["cut"]} == {}
     assert {name: page["dark"] for name, page in seen.items() if page["dark"]} == {}
     assert {name: page for name, page in seen.items() if page["letters"] < 14 or page["words"] < 10} == {}
-    assert seen["index.html"]["pictures"] == 2
+    assert seen["index.html"]["pictures"] == 3
     assert seen["benchmarks.html"]["pictures"] > 0
 
 

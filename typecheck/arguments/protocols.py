@@ -50,6 +50,7 @@ def protocol_object(builder: Builder, cls: type, place: str, scope: Scope) -> An
 @cached_by("class")
 def _stand_in(cls: type) -> type:
     """A class for the object to build. It does not inherit from the protocol, whose properties could not be set."""
+    # Python looks `__call__` up in the class, and the members are in the object: so the class hands a call on to it.
     called = {"__call__": lambda self, *args, **kwargs: vars(self)["__call__"](*args, **kwargs)}
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
     return type(cls.__name__, (), {**names, **(called if "__call__" in _members(cls) else {})})

@@ -97,6 +97,7 @@ def function_plan(
 
 
 def _sized_by(signature: Signature) -> Iterator[tuple[str, str]]:
+    """The dims that only the result names, each with the one parameter that determines it (`FunctionPlan.sized_by`)."""
     parameters = signature.parameters
     named = [names_in(p.annotation, of_records=False) for p in parameters]
     for name in sorted(names_in(signature.returns, of_records=False).difference(*named)):

@@ -206,7 +206,7 @@ def _value(written: Any) -> Any:
 
 
 def guarded(steps: Steps, place: Place, strict: bool, work: Callable[[], T]) -> T | Checked:
-    """Returns the result of the work of one step, or a part that says why the work gave none."""
+    """Returns the result of the work of one step, or a `Checked` that says why the work gave none."""
     name, file, line = place[0], shown(place[1]), place[2]
     try:
         return work()

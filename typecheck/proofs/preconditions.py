@@ -297,7 +297,10 @@ class _Reader:
 
 
 def equation_of(question: Question) -> tuple[tuple[str, str] | None, tuple[str, int] | None]:
-    """The two keys that a question compares, or the key and the number; neither, if it compares anything else."""
+    """The two keys that a question compares, or the key and the number; neither, if it compares anything else.
+
+    `a - b = 0` gives `("a", "b"), None`, and `2*a - 6 = 0` gives `None, ("a", 3)`.
+    """
     terms = without_common(dict(question.terms))
     names = {monomial: number for monomial, number in terms.items() if monomial}
     keys = [monomial[0] for monomial in names if len(monomial) == 1 and isinstance(monomial[0], str)]
