@@ -71,10 +71,11 @@ quick: $(VENV)/stamp-test
 quick-floor: $(FLOOR)/stamp-test
 	$(FLOOR)/bin/python $(QUICK) $(ARGS)
 
-# What loses a successor or uses a key twice in these tests does so on purpose, and says it. Much of them is eager.
+# What loses a successor or uses a key twice in these tests does so on purpose, and says it. Much of them is eager. The
+# slow ones run once, in `test-slow`; ARGS='-m ""' runs them in these modes, too.
 test-debug: $(VENV)/stamp-test
 	WEFT_DEBUG_SUCCESSORS=1 WEFT_DEBUG_KEYS=1 $(BIN)/python -m pytest -n $(JOBS) --maxprocesses 8 --dist worksteal \
-	    -W 'ignore:debug_successors cannot follow' tests/core tests/modules tests/transforms tests/examples $(ARGS)
+	    -m 'not slow' -W 'ignore:debug_successors cannot follow' tests/core tests/modules tests/transforms tests/examples $(ARGS)
 
 fuzz: $(VENV)/stamp-test
 	$(BIN)/python tests/nnx/fuzz.py $(N) $(ARGS)
