@@ -59,6 +59,7 @@ def judged_after(folder: Path, names: list[str]) -> None:
     assert printed(folder, files[::-1], "--no-cache") == expected
 
 
+@pytest.mark.slow
 def test_settings_and_patches_of_one_file_change_no_verdict_of_the_next(tmp_path: Path):
     judged_after(tmp_path, ["x64", "patched"])
 

@@ -185,6 +185,7 @@ WIDER_EDITS = [
 ]
 
 
+@pytest.mark.slow
 def test_an_edit_judges_anew_what_reaches_it_and_all_outcomes_are_those_of_a_cold_run(project: Project):
     assert project.check() >= ALL
     assert project.check() == set()
@@ -196,6 +197,7 @@ def test_an_edit_judges_anew_what_reaches_it_and_all_outcomes_are_those_of_a_col
         assert project.check() >= anew, (file, text)
 
 
+@pytest.mark.slow
 def test_a_file_that_was_read_counts_although_a_later_worker_does_not_read_it(project: Project):
     project.check()
     for file, text, anew in (("model.py", "        pass\n", "Model"), ("size.txt", "2", "sized")):
@@ -204,6 +206,7 @@ def test_a_file_that_was_read_counts_although_a_later_worker_does_not_read_it(pr
         assert anew in project.check()
 
 
+@pytest.mark.slow
 def test_outcomes_after_random_edits_are_those_of_a_cold_run(project: Project):
     draw = random.Random(0)
     places = [(name, i) for name, pieces in FILES.items() for i, piece in enumerate(pieces) if isinstance(piece, list)]

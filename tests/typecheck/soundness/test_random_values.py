@@ -132,6 +132,7 @@ def is_wrong_somewhere(condition: str) -> bool:
 @example("(act == 'glu' and k == 3)", True)
 @example("note == 'glu'", False)
 @settings(max_examples=60, derandomize=True, deadline=None)
+@pytest.mark.slow
 def test_what_is_wrong_for_some_value_is_not_proved(condition: str, is_record: bool):
     _is_judged(condition, is_record)
 
