@@ -117,10 +117,14 @@ def _without(monomial: Monomial, factors: Monomial) -> Monomial | None:
 
 
 def quotient(dividend: Terms, divisor: Terms) -> Terms:
-    """`dividend // divisor`, rounded down as Python does."""
+    """`dividend // divisor`, rounded down as Python does.
+
+    Raises:
+        ZeroDivisionError: if the divisor is 0 at all sizes.
+    """
     if is_negative(divisor):  # `n // -m` is `-n // m`
         dividend, divisor = plus({}, dividend, -1), plus({}, divisor, -1)
-    (dividend, divisor), _ = _without_factor(dividend, divisor)
+    (dividend, divisor), _ = _without_common_dims(dividend, divisor)
     whole, rest = divided(dividend, divisor)
     # `(2*n + 1) // 2` is `n`: a rest below the divisor adds nothing.
     if not rest or _is_small(rest, divisor):
@@ -129,21 +133,28 @@ def quotient(dividend: Terms, divisor: Terms) -> Terms:
 
 
 def remainder(dividend: Terms, divisor: Terms) -> Terms:
-    """`dividend % divisor`."""
+    """`dividend % divisor`.
+
+    Raises:
+        ZeroDivisionError: if the divisor is 0 at all sizes.
+    """
     if is_negative(divisor):  # `n % -m` is `-(-n % m)`
         return plus({}, remainder(plus({}, dividend, -1), plus({}, divisor, -1)), -1)
-    (dividend, divisor), factor = _without_factor(dividend, divisor)
+    (dividend, divisor), factor = _without_common_dims(dividend, divisor)
     rest = divided(dividend, divisor)[1]
     if rest and not _is_small(rest, divisor):
         rest = {(Atom("%", frozen(rest), frozen(divisor)),): 1}
     return product(rest, factor)
 
 
-def _without_factor(*sides: Terms) -> tuple[list[Terms], Terms]:
+def _without_common_dims(dividend: Terms, divisor: Terms) -> tuple[list[Terms], Terms]:
     """A dividend and a divisor without the dims that all their terms share, and those: `t*d % (t*h)` is `t * (d % h)`.
 
     If such a dim were 0, the division would raise.
     """
+    if not divisor:  # as where `n = m` was put into `m // (n - m)`
+        raise ZeroDivisionError("integer division or modulo by zero")
+    sides = [dividend, divisor]
     counts = (
         collections.Counter(factor for factor in monomial if isinstance(factor, str))
         for side in sides
@@ -231,7 +242,11 @@ def value(terms: Terms | Frozen, sizes: Mapping[str, int]) -> int:
 
 
 def replaced(terms: Terms, replace: Callable[[str], Terms | None]) -> Terms:
-    """A polynomial with other polynomials in place of dims."""
+    """A polynomial with other polynomials in place of dims.
+
+    Raises:
+        ZeroDivisionError: if a divisor in it is then 0 at all sizes.
+    """
     total: Terms = {}
     for monomial, coefficient in terms.items():
         part = constant(coefficient)

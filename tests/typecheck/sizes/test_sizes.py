@@ -126,6 +126,14 @@ def test_what_excludes_an_answer_is_seen():
         assert not is_impossible(answers[:1], {})
 
 
+def test_what_divides_by_zero_is_asked_at_no_sizes():
+    difference = plus({("n",): 1}, {("m",): 1}, -1)
+    for divide in (quotient, remainder):
+        divides = Question(False, frozen(plus(divide({("m",): 1}, difference), {("k",): 1}, -1)))
+        assert is_impossible([(Question(False, frozen(difference)), True), (divides, True)], {})
+        assert not is_impossible([(divides, True)], {})
+
+
 @pytest.mark.parametrize(
     ("text", "far"),
     [
