@@ -1,26 +1,15 @@
-"""Walks the equations of a jaxpr, and reads the scopes in which an equation was traced."""
+"""Reads the scopes in which an equation of a jaxpr was traced."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable, Iterator
 
 from jax.extend.core import JaxprEqn
 from weft.core.edge import _jax
 from weft.core.edge._tracers import BRANCH
-from weft.core.edge.equations import inner_jaxprs, opened
 
 # How the scope of a module's call begins in the names of a program.
 MODULE = "weft:"
 # JAX's name for what `remat` computes again in the backward pass: values, and no cotangents.
 RECOMPUTED = "rematted_computation"
-
-
-def iter_equations(eqns: Iterable[JaxprEqn]) -> Iterator[JaxprEqn]:
-    """Yields equations, and the equations inside of them at any depth."""
-    for eqn in eqns:
-        yield eqn
-        for inner in inner_jaxprs(eqn.params):
-            yield from iter_equations(opened(inner).eqns)
 
 
 def scopes(eqn: JaxprEqn) -> tuple[list[str], list[str], list[str]]:

@@ -8,9 +8,10 @@ JAX does not document these parameters, and renames them; see the table in `move
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import TypeGuard
 
-from jax.extend.core import Jaxpr
+from jax.extend.core import Jaxpr, JaxprEqn
 from weft.core.edge._jax import AnyJaxpr, ClosedJaxpr, Params, is_closed
 from weft.core.edge.moved import Names
 
@@ -24,6 +25,14 @@ def inner_jaxprs(params: Params) -> list[AnyJaxpr]:
     """The jaxprs among an equation's parameters, open or closed as they are."""
     sequences = (value if isinstance(value, tuple | list) else (value,) for value in params.values())
     return [item for sequence in sequences for item in sequence if is_jaxpr(item)]
+
+
+def iter_equations(eqns: Iterable[JaxprEqn]) -> Iterator[JaxprEqn]:
+    """Yields equations, and the equations inside of them at any depth."""
+    for eqn in eqns:
+        yield eqn
+        for inner in inner_jaxprs(eqn.params):
+            yield from iter_equations(opened(inner).eqns)
 
 
 def is_jaxpr(value: object) -> TypeGuard[AnyJaxpr]:

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from weft.core.edge import _jax, _tracers, trees
 from weft.core.edge.contexts import EAGER, current_level, insight_context
+from weft.core.edge.equations import iter_equations
 from weft.core.errors import NonFiniteError
 from weft.core.interpreter.interpret import Interpreted, Plan, guards, guards_of_process
 from weft.core.interpreter.retraces import Traces
@@ -30,7 +31,7 @@ from weft.insight.calls import Replaced, around_calls, name_module, see_calls
 from weft.insight.debug.inside import RULES
 from weft.insight.debug.interpreting import Context, Origin, Run, is_inexact, state_of, state_of_sum, states_of
 from weft.insight.debug.messages import BatchAxes, error_of, reaching
-from weft.insight.equations import is_backward, iter_equations, scopes
+from weft.insight.equations import is_backward, scopes
 from weft.insight.terminal import progress_bar
 from weft.modules.op import op_by_op
 

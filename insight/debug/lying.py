@@ -12,12 +12,11 @@ import numpy as np
 from jax.extend.core import JaxprEqn
 from jax.sharding import PartitionSpec
 from weft.core.edge.contexts import tabulate_context
-from weft.core.edge.equations import inner_jaxprs
+from weft.core.edge.equations import inner_jaxprs, iter_equations
 from weft.core.errors import AxisError
 from weft.core.logical_axes import FREE, Placed, noting, rules_in_force
 from weft.insight.calls import is_object, nnx_if_loaded
 from weft.insight.debug.places import place_of
-from weft.insight.equations import iter_equations
 from weft.insight.terminal import columns
 from weft.transforms.tracing import make_jaxpr
 

@@ -9,7 +9,8 @@ import jax
 from jax.extend.core import JaxprEqn
 from weft.core.edge import _jax, equations
 from weft.core.edge._jax import ClosedJaxpr
-from weft.insight.equations import is_backward, iter_equations, scopes
+from weft.core.edge.equations import iter_equations
+from weft.insight.equations import is_backward, scopes
 from weft.insight.plan.tracing import Program
 
 

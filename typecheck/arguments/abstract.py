@@ -19,6 +19,7 @@ from typing import Any
 import jax
 from jax.core import Tracer
 from weft.core.caches import cached_by
+from weft.core.edge.equations import iter_equations
 from weft.core.makeup import closed_over, globals_read
 from weft.core.records.leaves import is_array
 from weft.typecheck.arguments.abstract_copies import abstract_copy
@@ -37,6 +38,11 @@ def abstractly(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> An
 
     Unlike `jax.eval_shape`, this also traces arrays inside objects and plain instances, and passes other leaves on.
     """
+    return abstractly_counted(function, args, kwargs)[0]
+
+
+def abstractly_counted(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, int]:
+    """The result of a call as of `abstractly`, and how many operations its trace has."""
     leaves, treedef = jax.tree.flatten(opened((args, kwargs)))
     # A size, a string or a function among the leaves must reach the function as it is: a traced size would be an array.
     dynamic = [isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves]
@@ -47,14 +53,21 @@ def abstractly(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> An
         live = [next(source) if traced else leaf for leaf, traced in zip(leaves, dynamic, strict=True)]
         args, kwargs = closed(treedef.unflatten(live))
         out, structure = jax.tree.flatten(opened(function(*args, **kwargs)))
-        # `eval_shape` may return arrays only, so the structure and the other leaves leave the trace by this list.
+        # `make_jaxpr` may return arrays only, so the structure and the other leaves leave the trace by this list.
         rest[:] = [structure, [None if is_array(leaf) else leaf for leaf in out], [is_array(leaf) for leaf in out]]
         return [leaf for leaf in out if is_array(leaf)]
 
-    shapes = iter(jax.eval_shape(run, [leaf for leaf, traced in zip(leaves, dynamic, strict=True) if traced]))
+    traced = [leaf for leaf, is_traced in zip(leaves, dynamic, strict=True) if is_traced]
+    jaxpr, out_shapes = jax.make_jaxpr(run, return_shape=True)(traced)
     structure, static, arrays = rest
-    live = [next(shapes) if traced else leaf for leaf, traced in zip(static, arrays, strict=True)]
-    return closed(structure.unflatten(live))
+    shapes = iter(out_shapes)
+    live = [next(shapes) if is_array else leaf for leaf, is_array in zip(static, arrays, strict=True)]
+    return closed(structure.unflatten(live)), number_of_operations(jaxpr)
+
+
+def number_of_operations(jaxpr: Any) -> int:
+    """How many operations a closed jaxpr has, those of its functions, loops and branches included."""
+    return sum(1 for _ in iter_equations(jaxpr.eqns))
 
 
 # ---------------------------------------------------------------------------------- instances that JAX takes for leaves

@@ -133,6 +133,7 @@ class Builder:
             there is.
         own: the parameters with a default that are the program's own, and none of another package's class.
         is_foreign: whether a class belongs to another package than the program that is judged.
+        operations: the number of operations in the traces that made records.
         calls: the records that were made: each with its class, what was called for it, and with which arguments.
         stand_ins: what was made for callables, each with its annotation.
     """
@@ -181,6 +182,7 @@ class Builder:
         self.open_keys: dict[str, str] = {}
         self.numbers: set[str] = set()
         self.shaped: list[Any] = []
+        self.operations = 0
         self.calls: list[tuple[Any, type, Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
         self.stand_ins: list[tuple[Callable[..., Any], Any]] = []
         self.vocabulary: dict[str, frozenset[str]] = {}

@@ -10,7 +10,7 @@ from typing import Any
 import equinox as eqx
 import jax
 from weft.core.records.module import Module
-from weft.typecheck.arguments.abstract import abstractly, closed, is_plain_class, opened
+from weft.typecheck.arguments.abstract import abstractly, abstractly_counted, closed, is_plain_class, opened
 from weft.typecheck.arguments.builder import Builder, Scope, Unbuildable
 from weft.typecheck.arguments.constructors import counts_of_class, signature_of_class
 from weft.typecheck.arguments.parameters import build_arguments, defaulted, string_of
@@ -163,7 +163,8 @@ def _constructed(builder: Builder, cls: Callable[..., Any], args: tuple[Any, ...
         with space.making() as part:
             # With sizes of this part, which are sizes of each trace that reuses the instance.
             own_args, own_kwargs = closed(treedef.unflatten(map(_anew, leaves)))
-            made = abstractly(cls, *own_args, **own_kwargs)
+            made, operations = abstractly_counted(cls, own_args, own_kwargs)
+            builder.operations += operations
         # The flattened result is stored, not the instance: a trial may mutate
         # its objects, and the next needs fresh ones.
         known = builder.made[key] = *jax.tree.flatten(opened(made)), part

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from jax.extend.core import Literal as Literal_
+from weft.core.edge.equations import inner_jaxprs, opened
 from weft.core.edge.names import (
     ASKING,
     ELEMENTWISE,
@@ -35,7 +36,7 @@ from weft.core.edge.names import (
     UNARY,
 )
 from weft.typecheck.proofs.frames import is_users
-from weft.typecheck.proofs.tracing import frames, nested_jaxprs, shape_of
+from weft.typecheck.proofs.tracing import frames, shape_of
 
 Atoms = tuple[tuple[str, int], ...]
 Origin = Literal["given", "kept", "asked", "promoted"]
@@ -257,7 +258,7 @@ class Lint:
         if inner is not None:
             return self._call(eqn, inner, operands)
         # Loops and branches: a body is walked for its own warnings, and the results are told by their sizes.
-        for _, nested in nested_jaxprs(eqn):
+        for nested in map(opened, inner_jaxprs(eqn.params)):
             self._walk(nested, [self.fresh(var.aval) for var in (*nested.constvars, *nested.invars)])
         return [self._inherit(shape_of(var), operands) for var in eqn.outvars]
 

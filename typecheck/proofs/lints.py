@@ -24,13 +24,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from weft.core.edge.equations import iter_equations
 from weft.core.records.leaves import is_array
 from weft.typecheck.arguments.builder import Builder, Unbuildable
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language import forms
 from weft.typecheck.language.forms import TYPEDDICT, form_of_value, is_object
 from weft.typecheck.proofs.axis_lints import Atoms, Lint, Warning_
-from weft.typecheck.proofs.tracing import Call, Target, nested_jaxprs, run_trial, shapes_of
+from weft.typecheck.proofs.tracing import Call, Target, run_trial, shapes_of
 from weft.typecheck.proofs.trial import Trial
 
 
@@ -91,9 +92,7 @@ def _speaks_of(dtype: Any, jaxpr: Any) -> bool:
     """Whether an operation of a jaxpr results in an array of a dtype."""
     # Not read off the jaxpr's text: a package that binds JAX's primitives itself may leave out parameters that printing
     # them needs, and its programs could not be judged.
-    eqns = jaxpr.eqns
-    made = (getattr(var.aval, "dtype", None) == dtype for eqn in eqns for var in eqn.outvars)
-    return any(made) or any(_speaks_of(dtype, inner) for eqn in eqns for _, inner in nested_jaxprs(eqn))
+    return any(getattr(var.aval, "dtype", None) == dtype for eqn in iter_equations(jaxpr.eqns) for var in eqn.outvars)
 
 
 def _lowered(

@@ -33,8 +33,9 @@ from weft.typecheck.sizes.space import Space
 # that are tried in addition because the program compares something with them.
 _USUAL = (1, 2, 4, 12, 15)
 _MOST_COMPARED = 24
-# The most questions of one program that are tried both ways, and the most traces for them; the rest is reported open.
-_MOST, _MOST_TRACES = 60, 80
+# The most questions of one program that are tried both ways, and the most traces for them, and operations in these
+# traces (an operation takes about a millisecond); the rest is reported open.
+_MOST, _MOST_TRACES, _MOST_OPERATIONS = 60, 80, 8_000
 
 
 @dataclass
@@ -47,14 +48,21 @@ class QuestionResults:
         open: the answers for which only some sizes were tried, or none, in words.
         variants, seen: the variants whose questions were tried, and their questions.
         traces: the number of traces over symbolic sizes, which share no traces of JAX's own functions, as trials do.
+        operations: the number of operations in these traces.
     """
 
     free: dict[str, None] = field(default_factory=dict[str, None])
     sampled: dict[str, str] = field(default_factory=dict[str, str])
     open: dict[str, None] = field(default_factory=dict[str, None])
     traces: int = 0
+    operations: int = 0
     variants: set[Any] = field(default_factory=set[Any])
     seen: set[Any] = field(default_factory=set[Any])
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further trace is made for questions: the limits are counts, which no machine changes."""
+        return self.traces >= _MOST_TRACES or self.operations >= _MOST_OPERATIONS
 
 
 def answer(explainer: Explainer, results: Results, answers: QuestionResults) -> None:
@@ -71,9 +79,11 @@ def answer(explainer: Explainer, results: Results, answers: QuestionResults) -> 
     new = [trial for variant, trial in variants.items() if variant not in answers.variants]
     answers.variants |= variants.keys()
     for trial in reversed(new):
-        if answers.traces >= _MOST_TRACES:
+        if answers.is_full:
             for key in trial.assignment.sizes:
-                answers.sampled.setdefault(key, f"its questions were tried in {_MOST_TRACES} traces, and more are left")
+                answers.sampled.setdefault(
+                    key, f"its questions were tried in {answers.traces} traces, and more are left"
+                )
         elif not results.failed and trial.ok:
             _Variant(explainer, results, trial, answers, answers.seen).answer()
     first = results.passed[0].assignment.sizes
@@ -99,7 +109,7 @@ class _Variant:
         self.queue = list(self._new(space)) if space is not None else []
         while self.queue and not self.results.failed:
             asked = self.queue.pop(0)
-            if len(self.seen) > _MOST or self.answers.traces >= _MOST_TRACES:
+            if len(self.seen) > _MOST or self.answers.is_full:
                 self.answers.open.setdefault(asked.words(self.written))
                 continue
             further = self._try_other_answer(asked)
@@ -171,6 +181,7 @@ class _Variant:
         space, traced = self.explainer.followed(self.trial, self.written, numbers)
         if isinstance(traced, Exception):
             return space, None, str(traced).splitlines()[0]
+        self.answers.operations += traced.operations
         if traced.error is not None:
             return space, traced, in_short(traced.error)
         wrong = traced.violations

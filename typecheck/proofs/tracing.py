@@ -21,10 +21,11 @@ from typing import Any
 import jax
 from weft.core.edge import _tracers
 from weft.core.edge.contexts import contract_mode, trial_context
+from weft.core.edge.equations import iter_equations
 from weft.core.frames import owner_of
 from weft.core.records.leaves import is_array
 from weft.core.tracebacks import whole_tracebacks
-from weft.typecheck.arguments.abstract import closed, opened
+from weft.typecheck.arguments.abstract import closed, number_of_operations, opened
 from weft.typecheck.arguments.builder import Assignment, Builder, Unbuildable
 from weft.typecheck.arguments.concolic import Asked
 from weft.typecheck.arguments.parameters import names_read
@@ -181,6 +182,7 @@ def run_trial(
         transformed=target.transformed,
         passing=(*{**target.passed_when_made, **passing.passed},),
         is_plain=ran.is_plain,
+        operations=builder.operations + (0 if ran.jaxpr is None else number_of_operations(ran.jaxpr)),
     )
 
 
@@ -362,14 +364,6 @@ def shape_of(var: Any) -> tuple[int, ...]:
     return tuple(getattr(var.aval, "shape", ()))
 
 
-def nested_jaxprs(eqn: Any) -> Iterator[tuple[str, Any]]:
-    for key, value in eqn.params.items():
-        for item in value if isinstance(value, tuple | list) else (value,):
-            inner = getattr(item, "jaxpr", item)
-            if hasattr(inner, "eqns"):
-                yield key, inner
-
-
 def impossible_reshape(closed: Any, own: frozenset[str]) -> tuple[Exception, tuple[str, int]] | None:
     """The error of the first reshape that changes the number of elements, with the user's file and line; or None.
 
@@ -379,20 +373,14 @@ def impossible_reshape(closed: Any, own: frozenset[str]) -> tuple[Exception, tup
         closed: a closed jaxpr.
         own: files that count as the user's.
     """
-    for eqn in _reshapes(closed.jaxpr):
+    for eqn in iter_equations(closed.eqns):
+        if eqn.primitive.name != "reshape":
+            continue
         old, new = shape_of(eqn.invars[0]), shape_of(eqn.outvars[0])
         if math.prod(old) != math.prod(new):
             at = next(((file, line) for file, _, line in frames(eqn) if is_users(file, own)), ("", 0))
             return TypeError(f"{REFUSED} of shape {old} into shape {new}"), at
     return None
-
-
-def _reshapes(jaxpr: Any) -> Iterator[Any]:
-    for eqn in jaxpr.eqns:
-        if eqn.primitive.name == "reshape":
-            yield eqn
-        for _, inner in nested_jaxprs(eqn):
-            yield from _reshapes(inner)
 
 
 def shapes_of(args: tuple[Any, ...], names: Mapping[str, Any]) -> Shapes:

@@ -179,6 +179,7 @@ class Trial:
         transformed: whether a transform around the function was taken off.
         passing: the guards that the numbers in arrays were taken to pass.
         is_plain: whether no record and no object is among its arguments.
+        operations: the number of operations in the trace, and in those that made its records.
     """
 
     assignment: Assignment
@@ -196,6 +197,7 @@ class Trial:
     transformed: bool = False
     passing: tuple[str, ...] = ()
     is_plain: bool = False
+    operations: int = 0
 
     @property
     def refused(self) -> bool:

@@ -18,8 +18,8 @@ import weft
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, PyTree
 from weft import Sharded, nnx
+from weft.core.edge.equations import iter_equations
 from weft.errors import AxisError, FilterError
-from weft.insight.equations import iter_equations
 from weft.modules.sharding.block import UnusedRuleWarning
 from weft.typecheck import contract, mode
 
