@@ -183,14 +183,21 @@ class Shape:
     dims: tuple[Dim, ...]
     variadic: int | None = None
 
+    # Cached by text: a package writes the same few shape strings in hundreds of annotations.
     @staticmethod
+    @cached_by("text")
     def parse(text: str) -> Shape:
         """Reads a shape string.
 
         Raises:
             AnnotationError: in one line, naming the dim that cannot be read.
         """
-        return _parse_shape(text)
+        words = text.split()
+        dims = tuple(parse_dim(word, text) for word in words)
+        variadic = [i for i, dim in enumerate(dims) if isinstance(dim, VariadicDim)]
+        if len(variadic) > 1:
+            raise _unreadable(text, " and ".join(words[i] for i in variadic), "a shape has at most one variadic dim")
+        return Shape(dims, variadic[0] if variadic else None)
 
     @property
     def min_rank(self) -> int:
@@ -221,21 +228,11 @@ class Shape:
         return Shape(outer.dims + self.dims, variadic)
 
 
-@cached_by("text")
-def _parse_shape(text: str) -> Shape:
-    # Cached by text: a package writes the same few shape strings in hundreds of annotations.
-    words = text.split()
-    dims = tuple(parse_dim(word, text) for word in words)
-    variadic = [i for i, dim in enumerate(dims) if isinstance(dim, VariadicDim)]
-    if len(variadic) > 1:
-        raise _unreadable(text, " and ".join(words[i] for i in variadic), "a shape has at most one variadic dim")
-    return Shape(dims, variadic[0] if variadic else None)
-
-
 ANY_SHAPE = Shape((VariadicDim(None),), 0)
 
 
-_PREFIXES = {"#": "broadcastable", "*": "variadic", "_": "anonymous", "?": "per_leaf"}
+# Broadcastable, variadic, anonymous, per leaf.
+_MARKS = ("#", "*", "_", "?")
 
 
 def parse_dim(word: str, shape: str | None = None) -> Dim:
@@ -255,8 +252,8 @@ def parse_dim(word: str, shape: str | None = None) -> Dim:
     marks: set[str] = set()
     body = word
     # Marks come in any order, and a label may stand in front of them or behind.
-    while body and (body[0] in _PREFIXES or _is_labelled(body)):
-        if body[0] not in _PREFIXES:
+    while body[:1] in _MARKS or _is_labelled(body):
+        if body[0] not in _MARKS:
             body = body.partition("=")[2]
             continue
         if body[0] in marks:

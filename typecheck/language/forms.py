@@ -24,7 +24,7 @@ import importlib
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -229,23 +229,20 @@ def children_of(node: Any) -> Mapping[Any, Any]:
 
 def opened(tree: Any) -> Any:
     """The tree with pytrees in place of objects, so that JAX can trace it; shared objects stay shared."""
-    for layer in _loaded():
+    for layer in _layers.values():
         tree = layer.opened(tree)
     return tree
 
 
 def closed(tree: Any) -> Any:
     """The inverse of `opened`, with new objects."""
-    for layer in _loaded():
+    for layer in _layers.values():
         tree = layer.closed(tree)
     return tree
 
 
+# The layers whose modules are imported, by package.
 _layers: dict[str, Layer] = {}
-
-
-def _loaded() -> Iterator[Layer]:
-    yield from _layers.values()
 
 
 def loaded(layer: Layer) -> Layer:
@@ -254,8 +251,20 @@ def loaded(layer: Layer) -> Layer:
     return layer
 
 
-# (name, static, required, default) of a field; the default `...` means that there is none.
-FieldData = tuple[str, bool, bool, Any]
+class FieldData(NamedTuple):
+    """What a form knows of a field, without its annotation.
+
+    Attributes:
+        name: its name.
+        static: whether the field is part of the treedef.
+        required: whether the constructor needs a value for it.
+        default: the default; `...` or `dataclasses.MISSING` if there is none, or a factory makes it.
+    """
+
+    name: str
+    static: bool
+    required: bool
+    default: Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -303,7 +312,9 @@ class Form:
 def _dataclass_fields(cls: Any) -> list[FieldData]:
     missing = dataclasses.MISSING
     return [
-        (f.name, bool(f.metadata.get("static")), f.default is missing and f.default_factory is missing, f.default)
+        FieldData(
+            f.name, bool(f.metadata.get("static")), f.default is missing and f.default_factory is missing, f.default
+        )
         for f in dataclasses.fields(cls)
     ]
 
@@ -312,7 +323,7 @@ def _object_fields(cls: type) -> list[FieldData]:
     # A module of NNX may be a dataclass; if not, the annotations in its class body are its fields.
     if hasattr(cls, "__dataclass_fields__"):
         return _dataclass_fields(cls)
-    return [(name, False, True, ...) for base in cls.__mro__[::-1] for name in _declared(base)]
+    return [FieldData(name, False, True, ...) for base in cls.__mro__[::-1] for name in _declared(base)]
 
 
 def _declared(base: type) -> list[str]:
@@ -332,7 +343,7 @@ def _values_of_object(value: Any) -> Mapping[str, Any]:
 @cached_by("class")
 def _class_attributes(cls: type) -> Mapping[str, Any]:
     # A default in the class body is a value of the object although it is no attribute of the instance.
-    return {name: getattr(cls, name) for name, *_ in _object_fields(cls) if hasattr(cls, name)}
+    return {field.name: getattr(cls, field.name) for field in _object_fields(cls) if hasattr(cls, field.name)}
 
 
 def _values_of_dataclass(value: Any) -> Mapping[str, Any]:
@@ -382,7 +393,7 @@ def _is_namedtuple(cls: type) -> bool:
 
 def _namedtuple_fields(cls: Any) -> list[FieldData]:
     defaults = cls._field_defaults
-    return [(name, False, name not in defaults, defaults.get(name, ...)) for name in cls._fields]
+    return [FieldData(name, False, name not in defaults, defaults.get(name, ...)) for name in cls._fields]
 
 
 MODULE = Form(
@@ -407,7 +418,7 @@ OBJECT = Form(
 TYPEDDICT = Form(
     "typeddict",
     lambda cls: bool(typing_extensions.is_typeddict(cls)),
-    lambda cls: [(name, False, name in cls.__required_keys__, ...) for name in cls.__annotations__],
+    lambda cls: [FieldData(name, False, name in cls.__required_keys__, ...) for name in cls.__annotations__],
     lambda value: value,
     lambda cls, values: dict(values),
     inherits=False,  # the `__annotations__` of a TypedDict include those of its bases

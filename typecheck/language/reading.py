@@ -232,11 +232,14 @@ def _read_tuple(arguments: tuple[Any, ...], scope: Scope) -> Annotation:
     items: list[Annotation] = []
     is_fixed = True
     for argument in arguments:
-        unpacked = getattr(argument, "__unpacked__", False) or get_origin(argument) in _UNPACKS
-        if not unpacked:
-            items += [read(argument, scope)] if argument != () else []
+        # `Unpack[tuple[int, str]]` has the tuple as its argument; `*tuple[int, str]` is a tuple with a mark.
+        if get_origin(argument) in _UNPACKS:
+            inner = get_args(argument)[0]
+        elif getattr(argument, "__unpacked__", False):
+            inner = argument.__origin__[argument.__args__]
+        else:
+            items.append(read(argument, scope))
             continue
-        inner = get_args(argument)[0] if get_origin(argument) in _UNPACKS else argument.__origin__[argument.__args__]
         if inner in scope.type_arguments:
             items += scope.type_arguments[inner]
             continue
@@ -245,17 +248,19 @@ def _read_tuple(arguments: tuple[Any, ...], scope: Scope) -> Annotation:
         items += whole.items if isinstance(whole, TupleOf) else (cast(SequenceOf, whole).item,)
     if is_fixed:
         return TupleOf(tuple(items))
-    kinds: list[Any] = list(dict.fromkeys(items))
-    return SequenceOf(tuple, ANYTHING if ANYTHING in kinds else OneOf(tuple(kinds)) if len(kinds) > 1 else kinds[0])
+    members: list[Any] = list(dict.fromkeys(items))
+    union = OneOf(tuple(members)) if len(members) > 1 else members[0]
+    return SequenceOf(tuple, ANYTHING if ANYTHING in members else union)
 
 
 _UNPACKS = (typing.Unpack, typing_extensions.Unpack)
 
 
 def _stream(origin: type, arguments: list[Annotation]) -> Annotation:
-    padded = [*arguments, ANYTHING, ANYTHING, ANYTHING]
-    sends = issubclass(origin, (abc.Generator, abc.AsyncGenerator))
-    return StreamOf(origin, padded[0], padded[1] if sends else ANYTHING, padded[2] if sends else ANYTHING)
+    # Only generators are sent values and return one, and the last arguments may be left out: `Generator[Y]`.
+    known = arguments if issubclass(origin, (abc.Generator, abc.AsyncGenerator)) else arguments[:1]
+    yields, sent, returns, *_ = [*known, ANYTHING, ANYTHING, ANYTHING]
+    return StreamOf(origin, yields, sent, returns)
 
 
 # The order matters: the first row whose classes a generic class inherits from says how to read it.

@@ -285,18 +285,15 @@ def fields_of(cls: type) -> tuple[Field, ...]:
         for base in (cls.__mro__[::-1] if form.inherits else (cls,))
         for name, hint in vars(base).get("__annotations__", {}).items()
     }
-    return tuple(
-        Field(
-            name,
+    fields: list[Field] = []
+    for name, static, required, default in form.fields(cls):
+        if name in declared:
+            owner, hint = declared[name]
+            annotation = _read_field(cls, name, owner, hint)
             # A record's field is held to its annotation as it is written: a method computes with the array.
-            _or_none(_read_field(cls, name, *declared[name]), ... if keeps_numbers(cls) else default),
-            declared[name][0],
-            static,
-            required,
-        )
-        for name, static, required, default in form.fields(cls)
-        if name in declared
-    )
+            annotation = annotation if keeps_numbers(cls) else _or_none(annotation, default)
+            fields.append(Field(name, annotation, owner, static, required))
+    return tuple(fields)
 
 
 @kept_with_class
