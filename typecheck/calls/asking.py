@@ -32,17 +32,17 @@ def asks(function: Any) -> bool:
     names = _names(function.__code__)
     if "print_bindings" in names:
         return True
-    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
-    known = {**function.__globals__, **{name: getattr(cell, "cell_contents", None) for name, cell in cells}}
     if "isinstance" not in names:
         return False
-    # `jaxtyping` itself, an annotation class or an alias such as `Scalar = Float[Array, ""]` all lead to the package.
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
+    known = {**function.__globals__, **{name: getattr(cell, "cell_contents", None) for name, cell in cells}}
     values = [known.get(name) for name in names]
-    homes = [
+    # `jaxtyping` itself, an annotation class or an alias such as `Scalar = Float[Array, ""]` all lead to the package.
+    modules = [
         value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None) for value in values
     ]
-    homes += [type(value).__module__ for value in values]
-    return any(str(home).partition(".")[0] == "jaxtyping" for home in homes)
+    modules += [type(value).__module__ for value in values]
+    return any(str(module).partition(".")[0] == "jaxtyping" for module in modules)
 
 
 def _names(code: CodeType) -> set[str]:
@@ -86,6 +86,3 @@ def _sizes(bindings: Bindings) -> Mapping[str, tuple[int, ...]]:
 
 def _meets(name: str, shape: tuple[int, ...]) -> bool:
     return isinstance(jax.ShapeDtypeStruct(shape, np.float32), _Shaped[jax.ShapeDtypeStruct, name])
-
-
-__all__ = ["asks", "sharing_dims"]

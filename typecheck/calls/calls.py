@@ -251,15 +251,15 @@ def _enter(plan: FunctionPlan, args: tuple[Any, ...], kwargs: Mapping[str, Any],
     try:
         for row, value in zip(positional, args, strict=False):
             if row is not None:
-                bindings.slot = row[0]
-                row[1](value, bindings)
+                bindings.slot = row.slot
+                row.check(value, bindings)
         if len(args) > len(positional) and plan.rest[0] is not None:
             _check_rest(plan.rest[0], enumerate(args[len(positional) :]), bindings)
         for name, value in kwargs.items():
             row = plan.named.get(name)
             if row is not None:
-                bindings.slot = row[0]
-                row[1](value, bindings)
+                bindings.slot = row.slot
+                row.check(value, bindings)
             elif plan.rest[1] is not None and name not in plan.named:
                 _check_rest(plan.rest[1], [(name, value)], bindings)
         if plan.sized_by:
@@ -294,10 +294,10 @@ _NO_SLOT = Slot("value", "", None, None)  # pyright: ignore[reportArgumentType]
 
 def _check_rest(row: Row, values: Any, bindings: Bindings) -> None:
     """Checks the values of `*args` or `**kwargs`."""
-    bindings.slot = row[0]
+    bindings.slot = row.slot
     for key, value in values:
         bindings.path = (key,)
-        row[1](value, bindings)
+        row.check(value, bindings)
     bindings.path = ()
 
 
@@ -325,9 +325,9 @@ def _checked_value(row: Row, value: Any, bindings: Bindings | None) -> Any:
     """A value that leaves a call, or is sent into it, after its check (none without bindings) and placed."""
     __tracebackhide__ = True
     if bindings is not None:
-        bindings.slot = row[0]
+        bindings.slot = row.slot
         try:
-            row[1](value, bindings)
+            row.check(value, bindings)
             if bindings.pending:
                 settle(bindings, finally_=False)
         except Mismatch as miss:
@@ -341,27 +341,28 @@ def _generator(plan: FunctionPlan, bindings: Bindings | None, inner: Generator[A
 
     def generator() -> Generator[Any, Any, Any]:
         __tracebackhide__ = True
-        step: Callable[[Any], Any] = inner.send
-        sent_value: Any = None
+        # How the function's code goes on: it is sent a value, or an exception is thrown into it.
+        resume: Callable[[Any], Any] = inner.send
+        message: Any = None
         while True:
             try:
-                value = step(sent_value)
+                value = resume(message)
             except StopIteration as stop:
                 return stop.value if returns is None else _checked_value(returns, stop.value, bindings)
             if yields is not None:
                 value = _checked_value(yields, value, bindings)
             try:
-                step, sent_value = inner.send, (yield value)
+                resume, message = inner.send, (yield value)
             # Closing the outer generator must close the inner one, whose `finally` blocks have to run.
             except GeneratorExit:
                 inner.close()
                 raise
             except BaseException as error:
                 # The function's code may handle an exception that is thrown into it, and yield again.
-                step, sent_value = cast(Callable[[Any], Any], inner.throw), error
+                resume, message = cast(Callable[[Any], Any], inner.throw), error
                 continue
-            if sent is not None and sent_value is not None:
-                sent_value = _checked_value(sent, sent_value, bindings)
+            if sent is not None and message is not None:  # `next` sends None
+                message = _checked_value(sent, message, bindings)
 
     return generator()
 

@@ -39,9 +39,6 @@ _NAME = "__weft_contract__"
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
-_NO_CHECKER = "leave out the type checker that jaxtyping's hook takes: this hook has its own"
-
-
 class ImportHookError(WeftError, ImportError):
     """An import hook that cannot check a package, for example because it is imported already."""
 
@@ -286,7 +283,10 @@ def install_import_hook(packages: str | Sequence[str], *more: str) -> ImportHook
     names = (*((packages,) if isinstance(packages, str) else packages), *more)
     not_names = [name for name in names if not isinstance(name, str)]
     if not_names:
-        raise ImportHookError(f"the name of a package must be a string, and this is {not_names[0]!r}", fix=_NO_CHECKER)
+        raise ImportHookError(
+            f"the name of a package must be a string, and this is {not_names[0]!r}",
+            fix="leave out the type checker that jaxtyping's hook takes: this hook has its own",
+        )
     return ImportHook(names).install()
 
 

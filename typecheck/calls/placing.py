@@ -47,7 +47,7 @@ def place_arguments(
 def place_result(row: Row | None, value: Any) -> Any:
     """What a function returns, yields or is sent, with its arrays placed if rules are in force."""
     rules = rules_in_force()
-    if rules is None or row is None or not _names_axes(row[0].owner):
+    if rules is None or row is None or not _names_axes(row.slot.owner):
         return value
     return _placed(rules, row, value)
 
@@ -57,7 +57,7 @@ def place_fields(rules: AxisRules, record: Any, plan: RecordPlan) -> None:
     values = plan.form.values(record)
     for field in plan.inside:
         value = values.get(field.slot.name)
-        new = _placed(rules, (field.slot, field.own), value)
+        new = _placed(rules, Row(field.slot, field.own), value)
         if new is not value:
             object.__setattr__(record, field.slot.name, new)
 
@@ -80,9 +80,12 @@ def _placed(rules: AxisRules, row: Row | None, value: Any) -> Any:
     new = {key: _array(rules, *meeting) for key, meeting in last.items()}
     if all(new[key] is array for key, (_, _, array) in last.items()):
         return value
-    # An object that is mutable would be another one after its parts were put together again.
-    stays = lambda node: id(node) in new or object_layer(type(node)) is not None  # noqa: E731
-    return jax.tree.map(lambda leaf: new.get(id(leaf), leaf), value, is_leaf=stays)
+    return jax.tree.map(
+        lambda leaf: new.get(id(leaf), leaf),
+        value,
+        # An object that is mutable would be another one after its parts were put together again.
+        is_leaf=lambda node: id(node) in new or object_layer(type(node)) is not None,
+    )
 
 
 def _array(rules: AxisRules, slot: Slot, shape: Shape, value: Any) -> Any:

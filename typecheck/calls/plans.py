@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CellType, FunctionType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jaxtyping
@@ -29,7 +29,12 @@ from weft.typecheck.matching.bindings import Slot
 from weft.typecheck.matching.compiling import Check, check_of
 from weft.typecheck.matching.policies import RUN_TIME
 
-Row = tuple[Slot, Check]
+
+class Row(NamedTuple):
+    """A parameter or result that has something to check."""
+
+    slot: Slot
+    check: Check
 
 
 @dataclass(frozen=True)
@@ -135,7 +140,7 @@ def _names_shapes(annotation: Annotation, seen: set[type]) -> bool:
 
 def _row(slot: Slot, annotation: Annotation) -> Row | None:
     check = check_of(annotation, RUN_TIME)
-    return None if check is None else (slot, check)
+    return None if check is None else Row(slot, check)
 
 
 def _results(signature: Signature) -> tuple[Row | None, tuple[Row | None, Row | None, Row | None] | None]:
@@ -195,9 +200,9 @@ def _new_plan(function: FunctionType, args: Sequence[Any]) -> FunctionPlan | Non
     owner = owner_of(function, args)
     try:
         plan = function_plan(function, owner)
-    except ValueError as error:
-        if isinstance(error, AnnotationError):
-            raise
+    except AnnotationError:
+        raise
+    except ValueError:  # the function has no signature
         return None
     return None if plan.idle else plan
 

@@ -68,6 +68,3 @@ def _looked_up(name: ast.expr, frame: FrameType, attribute: Callable[[Any, str, 
     if isinstance(name, ast.Attribute):
         return attribute(_looked_up(name.value, frame, attribute), name.attr, None)
     return None
-
-
-__all__ = ["is_rebuilding"]

@@ -51,7 +51,7 @@ def _check_of_array(spec: ArrayOf) -> Check:
                 fits = accepted[dtype] = dtypes.accepts(dtype_name(dtype))
             if not fits:
                 raise Mismatch("dtype", spec, value, bindings)
-        if bindings.met is not None:
+        if bindings.met is not None:  # arrays are placed on a mesh by the dims that they were checked for
             whole = shape if bindings.lead is None else shape.under(bindings.lead[0])
             bindings.met.append((value, bindings.slot, whole))
         actual = value.shape

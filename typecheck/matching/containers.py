@@ -28,10 +28,10 @@ def _one_of(spec: OneOf, policy: Policy) -> Check | None:
     # Members without arrays are checked under every policy: otherwise an array that fits no member would pass as an
     # instance of a class.
     members = [check_of(member, policy) or plain_check(member) for member in spec.members if member != NONE]
-    if any(member is None for member in members):
+    checks = [member for member in members if member is not None]
+    if len(checks) < len(members):  # a member that every value fits makes every value fit the union
         return None
     optional = spec.optional
-    checks = [member for member in members if member is not None]
 
     def check(value: Any, bindings: Bindings) -> None:
         if value is None and optional:
@@ -56,7 +56,8 @@ def _one_of(spec: OneOf, policy: Policy) -> Check | None:
     return check
 
 
-# A value of the right class, dtype and rank with one wrong size was most likely meant for that member.
+# A value of the right class, dtype and rank with one wrong size was most likely meant for that member. The lower, the
+# nearer; the reasons that are not here say that the value is of another type.
 _NEARNESS = {"size": -4, "axes": -4, "link": -4, "rank": -3, "batched": -3, "unbatched": -3, "dtype": -2}
 
 

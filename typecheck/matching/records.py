@@ -91,8 +91,8 @@ def _scope_inside(spec: RecordOf, value: Any, plan: RecordPlan, outer: Bindings)
 
     def begin() -> Bindings:
         inner = start(value, plan, values, outer.slot, sparse)
-        # A record stores arrays as they are, so a NumPy array in an equinox
-        # Module stays one and must not pass for JAX's.
+        # A record stores arrays as they are, so a NumPy array in an equinox Module stays one and must not pass for
+        # JAX's.
         inner.numpy, inner.met = outer.numpy and not sparse, outer.met
         return inner
 
@@ -104,8 +104,8 @@ def _scope_inside(spec: RecordOf, value: Any, plan: RecordPlan, outer: Bindings)
             return _with_numbers(inner, value, plan)
         except Mismatch as miss:
             rows = rows_of(plan, plan.inside, values, None, sparse, whole=True)
-            # A mismatch inside a child is reported as it is, unless the record
-            # may be a stack and the child a part of it.
+            # A mismatch inside a child is reported as it is, unless the record may be a stack and the child a part of
+            # it.
             if miss.bindings is not inner and not may_be_stack(rows):
                 raise
     rows = rows_of(plan, plan.inside, values, outer.stack, sparse, whole=True)
@@ -138,15 +138,16 @@ def refuse_stack(solution: Solution, value: Any, plan: RecordPlan, bindings: Bin
 def _check_links(spec: RecordOf, dims: Dims, plan: RecordPlan, value: Any, inner: Bindings, outer: Bindings) -> None:
     for child, dim in dims.links:
         if child in inner.sizes:
-            bound = dim.name if isinstance(dim, NamedDim) and dim.name not in outer.sizes else ""
+            was_free = isinstance(dim, NamedDim) and dim.name not in outer.sizes
             try:
                 check_axes((dim,), (inner.sizes[child],), 0, value, outer, spec)
             except Mismatch as miss:
                 miss.reason, miss.detail, miss.inner = "link", child, inner
                 raise
-            if bound:  # the origin names the array of the child that gave the size
-                outer.origins[bound] = Origin(outer.slot, (*outer.path, child), None, inner.origins[child])
+            if isinstance(dim, NamedDim) and was_free:  # the origin names the array of the child that gave the size
+                outer.origins[dim.name] = Origin(outer.slot, (*outer.path, child), None, inner.origins[child])
             continue
+        # The child may lack the array that binds the dim, but one of its annotations has to name the dim.
         known = {slot.name for slot in plan.config}
         for annotation in (field.slot.annotation for field in plan.fields):
             known |= {name for shape in shapes_in(annotation) for name in shape.names}

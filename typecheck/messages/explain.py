@@ -60,14 +60,22 @@ def place_of(slot: Slot, path: Path = ()) -> str:
     owner = getattr(slot.owner, "__qualname__", None) or type(slot.owner).__name__
     # `test_it.<locals>.Linear` says less than `Linear`, and the line of the annotation is in the error anyway.
     owner = owner.rpartition("<locals>.")[2]
-    if slot.role in ("field", "config"):
-        return f"{slot.role if slot.role == 'field' else 'config field'} {format_path(path, f'{owner}.{slot.name}')}"
-    if slot.role in ("return", "yield", "sent"):
-        words = {"return": "return value", "yield": "yielded value", "sent": "value sent to"}[slot.role]
-        return f"{words}{format_path(path) if path else ''}{' of' if slot.role != 'sent' else ''} {owner}"
-    if slot.role == "value":
-        return format_path(path, slot.name or "value")
-    return f"argument {format_path(path, slot.name)} of {owner}"
+    inside = format_path(path) if path else ""
+    match slot.role:
+        case "argument":
+            return f"argument {format_path(path, slot.name)} of {owner}"
+        case "return":
+            return f"return value{inside} of {owner}"
+        case "yield":
+            return f"yielded value{inside} of {owner}"
+        case "sent":
+            return f"value sent to{inside} {owner}"
+        case "field":
+            return f"field {format_path(path, f'{owner}.{slot.name}')}"
+        case "config":
+            return f"config field {format_path(path, f'{owner}.{slot.name}')}"
+        case "value":
+            return format_path(path, slot.name or "value")
 
 
 def contract_error(miss: Mismatch, *, module: str = "") -> ContractError:
@@ -81,11 +89,10 @@ def contract_error(miss: Mismatch, *, module: str = "") -> ContractError:
     sentence = _SENTENCES.get(miss.reason, _plain)(miss)
     where = locate(slot)
     # `-> f32[n]` reads as in the source of a function.
-    name = slot.name if slot.role not in ("return", "yield", "sent") else {"return": "->"}.get(slot.role, slot.role)
-    written = f"{name}{' ' if name == '->' else ': '}{slot.annotation}" if name else str(slot.annotation)
-    # A value that is passed to `check` has no annotation in a file.
-    annotation = "" if slot.role == "value" and not where else f"{written} ({where})" if where else written
-    at = [place for place in (module, annotation) if place]
+    named = {"return": "-> ", "yield": "yield: ", "sent": "sent: "}.get(slot.role, slot.name and f"{slot.name}: ")
+    at = [module] if module else []
+    if where or slot.role != "value":  # a value that is passed to `check` has no annotation in a file
+        at.append(f"{named}{slot.annotation}{f' ({where})' if where else ''}")
     # The fields around the record tell which of many layers of one class it is.
     at += [f"inside {place_of(*outer)}" for outer in miss.outer]
     names = _names_that_matter(miss)
