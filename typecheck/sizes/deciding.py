@@ -41,12 +41,12 @@ _LARGEST = 400
 _LARGEST_TRACED, _LARGEST_SIZE = 1 << 20, 1 << 40
 # among this many of each of two dims that change together,
 _LARGEST_OF_TWO = 30
-# The prefix of the variables that stand for quotients: no dim of a program has such a name.
-_QUOTIENT = "\0"
 # and among this many of each of at most `_MOST_TOGETHER` dims that change together.
 _LARGEST_OF_MANY, _MOST_TOGETHER = 8, 4
 # Among this many sizes with the other answer, `otherwise` looks for a size that no other dim has.
 _FEW = 8
+# The prefix of the variables that stand for quotients: no dim of a program has such a name.
+_QUOTIENT = "\0"
 
 
 @dataclass(frozen=True)
@@ -173,10 +173,7 @@ def decided(question: Question, least: Mapping[str, int]) -> bool | None:
         # sign that it has at all ends it has between them, too; if the ends differ in sign, it may be 0 between them.
         # They are polynomials in new variables: by how much each dim exceeds its smallest size, which is 0 or more.
         ends = [replaced(end, exceeding) for end in _without_atoms(terms, least)]
-        below, above = (
-            {_sign_of(Question(True, frozen(plus({}, end, times))), plus({}, end, times)) for end in ends}
-            for times in (1, -1)
-        )
+        below, above = ({_sign_of(True, plus({}, end, times)) for end in ends} for times in (1, -1))
         if question.is_order:
             answers = below
         elif below == {True} or above == {True}:
@@ -186,7 +183,7 @@ def decided(question: Question, least: Mapping[str, int]) -> bool | None:
     elif step ** len(names) <= _MOST_RESTS:
         answers = set[bool | None]()
         for dims in _by_rests(names, step, least):
-            answers.add(_sign_of(question, replaced(terms, dims.get)))
+            answers.add(_sign_of(question.is_order, replaced(terms, dims.get)))
             if len(answers) > 1:
                 break
     else:
@@ -261,13 +258,16 @@ def _with(terms: Terms, atom: Atom, end: Terms) -> Terms:
     return total
 
 
-def _sign_of(question: Question, terms: Terms) -> bool | None:
-    """The answer for a polynomial whose variables are 0 or more; None if the signs of its terms do not decide it."""
+def _sign_of(is_order: bool, terms: Terms) -> bool | None:
+    """Whether a polynomial whose variables are 0 or more is below 0, or, if not `is_order`, whether it is 0.
+
+    None if the signs of its terms do not decide it.
+    """
     if not terms:
-        return not question.is_order
+        return not is_order
     positive = all(coefficient > 0 for coefficient in terms.values())
     negative = all(coefficient < 0 for coefficient in terms.values())
-    if question.is_order:
+    if is_order:
         if positive:
             return False
         return True if negative and () in terms else None
@@ -312,12 +312,15 @@ def otherwise(
 
     for name in names:
         tried = [size for size in _candidates(question, name, sizes) if size >= least.get(name, 1)]
-        first = list(itertools.islice(with_other_answer((name, tried)), _FEW if not question.is_order else None))
+        changes = itertools.islice(with_other_answer((name, tried)), None if question.is_order else _FEW)
         # A size that another dim has, too, would be a coincidence that the question is not about. For an order,
         # the size nearest to its edge is preferred: further off, other questions may decide.
-        first.sort(key=lambda change: question.is_order and abs(value(question.terms, {**sizes, **change})))
-        first.sort(key=lambda change: change[name] in sizes_of_dims)
-        yield from ({**sizes, **change} for change in first[:1])
+        best = min(
+            ({**sizes, **change} for change in changes),
+            key=lambda there: (there[name] in sizes_of_dims, question.is_order and abs(value(question.terms, there))),
+            default=None,
+        )
+        yield from () if best is None else (best,)
     others = sorted(set[str]().union(*(about for *_, about in before)).difference(names))
     for pair in [*itertools.combinations(names, 2), *itertools.product(names, others)]:
         both = with_other_answer(*((name, range(least.get(name, 1), _LARGEST_OF_TWO)) for name in pair))
@@ -355,12 +358,13 @@ def is_impossible(answers: Sequence[tuple[Question, bool]], least: Mapping[str, 
 
 
 def _disagree(answers: Sequence[tuple[Question, bool]], dims: Mapping[str, Terms], least: Mapping[str, int]) -> bool:
+    """Whether these answers contradict each other, with `dims` in place of the dims of their questions."""
     # Each answer as a polynomial that is 0, that is not 0, or that is not negative.
-    zero, nonzero, positive = list[Terms](), list[Terms](), list[Terms]()
+    zero, nonzero, nonnegative = list[Terms](), list[Terms](), list[Terms]()
     for question, answer in answers:
         terms = replaced(dict(question.terms), dims.get)
         if question.is_order:
-            positive.append(plus(constant(-1), terms, -1) if answer else terms)
+            nonnegative.append(plus(constant(-1), terms, -1) if answer else terms)
         else:
             (zero if answer else nonzero).append(terms)
 
@@ -368,20 +372,20 @@ def _disagree(answers: Sequence[tuple[Question, bool]], dims: Mapping[str, Terms
         return decided(Question(True, frozen(terms)), least) is True
 
     while True:
-        sums = [*positive, *(plus(*pair) for pair in itertools.combinations(positive, 2))]
+        sums = [*nonnegative, *(plus(*pair) for pair in itertools.combinations(nonnegative, 2))]
         if any(map(is_below_zero, sums)) or any(not terms for terms in nonzero):
             return True
         if any(decided(Question(False, frozen(terms)), least) is False for terms in zero):
             return True
-        # What is not negative and never positive is 0: of sizes of 1 or more, `n <= 1` is `n = 1`.
-        zero += (terms for terms in positive if is_below_zero(plus(constant(-1), terms)))
+        # What is not negative and never nonnegative is 0: of sizes of 1 or more, `n <= 1` is `n = 1`.
+        zero += (terms for terms in nonnegative if is_below_zero(plus(constant(-1), terms)))
         solved = next(filter(None, (_solved(terms, least) for terms in zero if terms)), None)
         if solved is None:
             return False
         # The dim that it is solved for is no smaller than before: without this, `n = m + 1` would allow `n = 1`.
-        positive += (plus({(name,): 1}, constant(-least.get(name, 1))) for name in solved)
-        zero, nonzero, positive = (
-            [replaced(terms, solved.get) for terms in kind] for kind in (zero, nonzero, positive)
+        nonnegative += (plus({(name,): 1}, constant(-least.get(name, 1))) for name in solved)
+        zero, nonzero, nonnegative = (
+            [replaced(terms, solved.get) for terms in kind] for kind in (zero, nonzero, nonnegative)
         )
 
 

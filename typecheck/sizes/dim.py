@@ -20,7 +20,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from weft.core.caches import cached_by
@@ -299,8 +299,7 @@ class Dim:
         return self.number
 
     def __index__(self) -> int:
-        # JAX calls `operator.index` to find out whether a size is a number; the error tells it that this one is
-        # symbolic.
+        # JAX calls `operator.index` to find out whether a size is a number; the error says that this one is symbolic.
         if edge.looks_for_symbols(sys._getframe(1)):
             raise TypeError("the size is symbolic")  # without its text, which nobody reads and JAX asks for often
         return self._pinned()
@@ -341,8 +340,7 @@ class Dim:
     def __class__(self) -> type:  # `isinstance(n, int)` in a program is true, as it is at a concrete size
         frame = sys._getframe(1)
         file = edge.caller(frame).f_code.co_filename
-        # JAX compares the numbers of elements of a reshape only if they are integers, so there a size claims to be an
-        # integer.
+        # JAX compares the numbers of elements of a reshape only if they are integers, so there a size claims to be one.
         own = edge.is_library(file) or file.startswith(_CHECKER)
         return Dim if own and not edge.takes_for_integer(frame) else int
 
@@ -404,7 +402,7 @@ class Real:
         fraction = _fraction(operand)
         if not self.over or fraction is None:
             return None
-        terms = plus(_times(self.terms, fraction[1]), _times(fraction[0], self.over), -1)
+        terms = plus(_times(self.terms, fraction.over), _times(fraction.terms, self.over), -1)
         return self.space.ask(is_order, plus(terms, constant(int(closed)), -1), _at(3), own=_is_own(3))
 
     def _pinned(self) -> float:
@@ -412,8 +410,7 @@ class Real:
         return self.number
 
     def _whole(self, rounded: Callable[[float], int]) -> Any:
-        # `int` and `math.trunc` round toward 0, a quotient rounds down: below 0 they differ, and the number has to be
-        # read.
+        # `int` and `math.trunc` round toward 0, a quotient rounds down: below 0 they differ, so the number is read.
         if self.over and self.number >= 0:
             terms = polynomials.quotient(self.terms, constant(self.over))
             return Dim(self.space, terms) if terms.keys() - {()} else terms.get((), 0)
@@ -478,17 +475,24 @@ def _times(terms: Terms, number: int) -> Terms:
     return {monomial: number * coefficient for monomial, coefficient in terms.items() if number}
 
 
-def _fraction(value: Any) -> tuple[Terms, int] | None:
-    """A number as a polynomial over an integer, or None. Of plain floats, only those that people write: 0.5, 2.0."""
+class _Fraction(NamedTuple):
+    """A polynomial over an integer."""
+
+    terms: Terms
+    over: int
+
+
+def _fraction(value: Any) -> _Fraction | None:
+    """A number as a fraction, or None. Of plain floats, only those that people write: 0.5, 2.0."""
     if type(value) is Dim:
-        return value.terms, 1
+        return _Fraction(value.terms, 1)
     if type(value) is Real:
-        return (value.terms, value.over) if value.over else None
+        return _Fraction(value.terms, value.over) if value.over else None
     if isinstance(value, np.integer):
-        return constant(int(value)), 1
+        return _Fraction(constant(int(value)), 1)
     if isinstance(value, int | float) and math.isfinite(value):
         number, over = value.as_integer_ratio()
-        return (constant(number), over) if over <= _LARGEST_WRITTEN else None
+        return _Fraction(constant(number), over) if over <= _LARGEST_WRITTEN else None
     return None
 
 
@@ -501,7 +505,7 @@ def _plain(value: Any) -> Any:
     return value.number if type(value) in (Dim, Real) else value
 
 
-def _arithmetic(name: str, exactly: Callable[[Any, Any], tuple[Terms, int] | None]) -> Callable[[Real, Any], Any]:
+def _arithmetic(name: str, exactly: Callable[..., _Fraction | None]) -> Callable[[Real, Any], Any]:
     """A method of `Real` whose result is an exact fraction if both operands are, and `exactly` finds one."""
     plain = getattr(float, name)
 
@@ -515,18 +519,22 @@ def _arithmetic(name: str, exactly: Callable[[Any, Any], tuple[Terms, int] | Non
     return method
 
 
-def _sum(a: Any, b: Any, sign: int = 1) -> tuple[Terms, int]:
-    return plus(_times(a[0], b[1]), _times(b[0], a[1]), sign), a[1] * b[1]
+def _sum(a: _Fraction, b: _Fraction, sign: int = 1) -> _Fraction:
+    return _Fraction(plus(_times(a.terms, b.over), _times(b.terms, a.over), sign), a.over * b.over)
 
 
-def _ratio(a: Any, b: Any) -> tuple[Terms, int] | None:
-    """The quotient of two fractions, if it is a polynomial over an integer, else None."""
-    numerator, divisor = _times(a[0], b[1]), b[0]
+def _product(a: _Fraction, b: _Fraction) -> _Fraction:
+    return _Fraction(polynomials.product(a.terms, b.terms), a.over * b.over)
+
+
+def _ratio(a: _Fraction, b: _Fraction) -> _Fraction | None:
+    """The quotient of two fractions, if it is one as well, else None."""
+    numerator, divisor = _times(a.terms, b.over), b.terms
     if divisor.keys() == {()}:
-        number = divisor[()] * a[1]
-        return (numerator, number) if number > 0 else (_times(numerator, -1), -number)
+        number = divisor[()] * a.over
+        return _Fraction(numerator, number) if number > 0 else _Fraction(_times(numerator, -1), -number)
     whole, rest = divided(numerator, divisor)
-    return None if rest else (whole, a[1])
+    return None if rest else _Fraction(whole, a.over)
 
 
 def _inexact(*_: Any) -> None:
@@ -534,13 +542,12 @@ def _inexact(*_: Any) -> None:
     return None
 
 
-_EXACTLY: dict[str, Callable[..., Any]] = {
+_EXACTLY: dict[str, Callable[..., _Fraction | None]] = {
     "add": _sum, "radd": _sum,
     "sub": lambda a, b: _sum(a, b, -1), "rsub": lambda a, b: _sum(b, a, -1),
-    "mul": lambda a, b: (polynomials.product(a[0], b[0]), a[1] * b[1]),
-    "rmul": lambda a, b: (polynomials.product(a[0], b[0]), a[1] * b[1]),
+    "mul": _product, "rmul": _product,
     "truediv": _ratio, "rtruediv": lambda a, b: _ratio(b, a),
-    "neg": lambda a: (_times(a[0], -1), a[1]), "pos": lambda a: a,
+    "neg": lambda a: _Fraction(_times(a.terms, -1), a.over), "pos": lambda a: a,
     "pow": _inexact, "rpow": _inexact, "abs": _inexact,
 }  # fmt: skip
 for _name, _exact in _EXACTLY.items():

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from weft.typecheck.sizes.deciding import Question, decided, question_of
 from weft.typecheck.sizes.polynomials import Terms, dims_of, with_remainders, without_common
@@ -16,6 +17,20 @@ Place = tuple[str, int]
 _numbers = itertools.count()
 # What no size of an array that fits into memory is.
 _OF_MACHINES = 1 << 30
+
+
+class QuestionNote(NamedTuple):
+    """What is noted of a question.
+
+    Attributes:
+        answer: its answer in the trace.
+        at: the file and line that asked first.
+        own: whether the program itself ever asked, rather than a library on its behalf.
+    """
+
+    answer: bool
+    at: Place
+    own: bool
 
 
 @dataclass(eq=False)
@@ -32,7 +47,7 @@ class Part:
     """
 
     numbers: Mapping[str, int]
-    questions: dict[Question, tuple[bool, Place, bool]] = field(default_factory=dict)
+    questions: dict[Question, QuestionNote] = field(default_factory=dict)
     pinned: dict[str, Place] = field(default_factory=dict)
     within: tuple[Part, ...] = ()
     is_running: bool = True
@@ -47,8 +62,7 @@ class Space:
     Attributes:
         numbers: the number that each dim has: its *witness*, by which questions are answered.
         least: the smallest size that each dim has.
-        asked: the questions in the order in which they were first asked, each with its answer, the file and line that
-            asked first, and whether the program itself ever asked rather than a library on its behalf.
+        asked: the questions in the order in which they were first asked, with what is noted of each.
         pinned: the dims whose number the program read, for a loop or a name, with the file and line that read it. The
             trace is then valid for that number alone.
         last: the questions with their answers, in the order in which they were asked last, up to the first violation.
@@ -58,7 +72,7 @@ class Space:
 
     numbers: dict[str, int] = field(default_factory=dict)
     least: Mapping[str, int] = field(default_factory=dict)
-    asked: dict[Question, tuple[bool, Place, bool]] = field(default_factory=dict)
+    asked: dict[Question, QuestionNote] = field(default_factory=dict)
     pinned: dict[str, Place] = field(default_factory=dict)
     last: dict[Question, bool] = field(default_factory=dict)
     is_wrong: bool = False
@@ -90,8 +104,8 @@ class Space:
         if not terms:
             return not is_order
         question = question_of(is_order, terms)
-        asked = self.asked.get(question)
-        if asked is None:
+        note = self.asked.get(question)
+        if note is None:
             answer = decided(question, self.least)
             # JAX asks whether a size fits into its integers, which any size of an array in memory does.
             is_of_machines = is_order and not own and abs(dict(question.terms).get((), 0)) >= _OF_MACHINES
@@ -99,24 +113,24 @@ class Space:
                 answer = dict(question.terms)[()] < 0
             if answer is not None:
                 return answer
-            asked = bool(question.answer(self.numbers)), at, own
-        elif own and not asked[2]:
+            note = QuestionNote(bool(question.answer(self.numbers)), at, own)
+        elif own and not note.own:
             # What the program does with the answer may depend on what it asked since the library did.
             del self.asked[question]
-            asked = asked[0], at, own
-        return self._note(question, *asked)
+            note = QuestionNote(note.answer, at, own)
+        return self._note(question, note)
 
-    def _note(self, question: Question, answer: bool, at: Place, own: bool) -> bool:
-        self.asked[question] = answer, at, own  # a question keeps its place in the order
-        # Taken out first, so that it moves to the end: a failure is explained by the questions that came last before
-        # it.
+    def _note(self, question: Question, note: QuestionNote) -> bool:
+        self.asked[question] = note  # a question keeps its place in the order
+        # In the other two it moves to the end, and so is taken out first: a failure is explained by the questions that
+        # came last before it.
         for part in self._making:
             part.questions.pop(question, None)
-            part.questions[question] = answer, at, own
+            part.questions[question] = note
         if not self.is_wrong:
             self.last.pop(question, None)
-            self.last[question] = answer
-        return answer
+            self.last[question] = note.answer
+        return note.answer
 
     def pin(self, terms: Terms, at: Place) -> None:
         """Records that the program read the number of a size."""
@@ -140,7 +154,7 @@ class Space:
         for reused in (*part.within, part):
             reused.is_running = True
             self._parts.append(reused)
-        for question, (answer, at, own) in part.questions.items():
-            self._note(question, answer, at, own)
+        for question, note in part.questions.items():
+            self._note(question, note)
         for name, at in part.pinned.items():
             self.pin({(name,): 1}, at)
