@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from weft.typecheck.matching.bindings import Bindings
 from weft.typecheck.proofs.frames import Ending, paused
@@ -19,8 +19,12 @@ from weft.typecheck.shapes.values import Value, value_of
 # A loop of Python may assign a name a new shape in each pass; the first values and the last one are kept.
 _MOST = 12
 
-# A value, with the names bound in its function and in the functions around it, innermost first.
-Scoped = tuple[Value, tuple[Bindings, ...]]
+
+class Scoped(NamedTuple):
+    """A value, with the names bound in its function and in the functions around it, innermost first."""
+
+    value: Value
+    known: tuple[Bindings, ...]
 
 
 class _Call:
@@ -142,4 +146,4 @@ class Reader(Watch):
             if len(values) >= _MOST:  # the last value replaces the one before, as it is shown first
                 values.popitem()
             # The scopes' sizes are part of the key: the same text in another call may be about other dims.
-            values.setdefault(f"{shown} {[scope.sizes for scope in call.known]}", (shown, call.known))
+            values.setdefault(f"{shown} {[scope.sizes for scope in call.known]}", Scoped(shown, call.known))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from weft.core.paths import format_path
 from weft.typecheck.arguments.builder import Assignment, Unbuildable
@@ -32,8 +32,12 @@ from weft.typecheck.sizes.space import Space
 # How many options are tried in their second form, to reach lines that the default options do not.
 _MOST_OPTIONS = 6
 
-# A trial, and the reader that followed it.
-_Trace = tuple[Trial, Reader]
+
+class _Trace(NamedTuple):
+    """A trial, and the reader that followed it."""
+
+    trial: Trial
+    reader: Reader
 
 
 def shapes_of(target: Target, source: Statements, dims: Mapping[str, Any], budget: Budget) -> Shapes:
@@ -74,7 +78,7 @@ def shapes_of(target: Target, source: Statements, dims: Mapping[str, Any], budge
         line,
         last,
         tuple(sorted(notes.values(), key=lambda note: (note.line, note.column))),
-        _dims(traces[0][1]),
+        _dims(traces[0].reader),
         needs.words(),
         reason,
         trial.error is None,
@@ -92,7 +96,7 @@ def _traced(
         return made[-1]
 
     # No instance of an earlier trial is reused: the lines of constructors must run to be read.
-    return run_trial(dataclasses.replace(target, made={}), assignment, dims, reading, space), made[-1]
+    return _Trace(run_trial(dataclasses.replace(target, made={}), assignment, dims, reading, space), made[-1])
 
 
 def _for_all(target: Target, source: Statements, trial: Trial, needs: Needs, dims: Mapping[str, Any]) -> _Trace | None:
@@ -106,7 +110,7 @@ def _for_all(target: Target, source: Statements, trial: Trial, needs: Needs, dim
     except (Unbuildable, AnnotationError, ValueError, TypeError):  # the function may still run at integer sizes
         return None
     # A pinned size was used as a number, so the trace is about that number only.
-    return trace if trace[0].ok and not space.pinned else None
+    return trace if trace.trial.ok and not space.pinned else None
 
 
 def _traces(
@@ -127,7 +131,7 @@ def _traces(
         except Unbuildable:
             continue
         # A deal at which other lines ran, as behind `if n > 8`, has values that cannot be compared line by line.
-        if further[0].ok == trial.ok and further[1].values.keys() == first[1].values.keys():
+        if further.trial.ok == trial.ok and further.reader.values.keys() == first.reader.values.keys():
             traces.append(further)
     return traces
 
@@ -161,11 +165,12 @@ def _option_traces(
 def _notes(traces: Sequence[_Trace], orders: tuple[tuple[str, ...], ...]) -> dict[Assigned, Note]:
     """For each assigned name, a note with its shapes in words."""
     notes: dict[Assigned, Note] = {}
-    for place, values in traces[0][1].values.items():
+    for place, values in traces[0].reader.values.items():
         columns = [[*reader.values[place].values()] for _, reader in traces]
         # If the traces differ in more than sizes, only the first one is told.
         together = all(
-            len(column) == len(columns[0]) and all(alike(a[0], b[0]) for a, b in zip(column, columns[0], strict=True))
+            len(column) == len(columns[0])
+            and all(alike(a.value, b.value) for a, b in zip(column, columns[0], strict=True))
             for column in columns
         )
         used = [*zip(*columns, strict=True)] if together else [(value,) for value in values.values()]

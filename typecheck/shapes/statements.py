@@ -151,11 +151,9 @@ def _assigned(node: ast.stmt) -> Iterator[Assigned]:
             heads = [value, target]
         case ast.With(items=items) | ast.AsyncWith(items=items):
             heads = [expression for item in items for expression in (item.context_expr, item.optional_vars)]
-        case ast.If(test=value) | ast.While(test=value) | ast.Expr(value=value) | ast.Assert(test=value):
+        case ast.If(test=value) | ast.While(test=value) | ast.Assert(test=value) | ast.Match(subject=value):
             heads = [value]
-        case ast.Match(subject=value):
-            heads = [value]
-        case ast.Return(value=value):
+        case ast.Expr(value=value) | ast.Return(value=value):
             heads = [value]
         case _:
             return

@@ -109,7 +109,10 @@ def in_text(values: Sequence[Value], shown: Callable[[tuple[tuple[Any, ...], ...
         case Group(brackets, labels, items, more):
             columns = zip(*(value.items for value in values if isinstance(value, Group)), strict=True)
             told = [label + in_text(column, shown) for label, column in zip(labels, columns, strict=True)]
-            told += ["…"] if more else ["", ""][: 1 * (brackets == "()" and len(items) == 1)]
+            if more:
+                told.append("…")
+            elif brackets == "()" and len(items) == 1:
+                told.append("")  # for the comma of a tuple of one item
             return brackets[0] + ", ".join(told).rstrip(" ") + brackets[1]
         case Named(name):
             return name
