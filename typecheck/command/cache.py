@@ -256,12 +256,11 @@ def _write_below_weft(file: Path, text: str) -> None:
 
 
 def _digest_of_file(path: str) -> str:
-    if not os.path.isfile(path):  # a named pipe has no end
-        return ""
-    try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    except OSError:
-        return ""
+    """The digest of a file; "" for a file that cannot be read, and for a named pipe, which has no end."""
+    with contextlib.suppress(OSError):
+        if os.path.isfile(path):
+            return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    return ""
 
 
 def _states(files: tuple[str, ...]) -> tuple[Any, ...]:

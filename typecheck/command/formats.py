@@ -74,9 +74,8 @@ class Text:
                 yield from (f"    {row}" for row in line.program.splitlines() if line.level == "error")
             elif line.level in _FAILURES:
                 callers = [line.name]
+                # A helper with a wrong shape fails in each of its callers: a hundred lines would be about one mistake.
                 if line.level == "error" and line.line:
-                    # A helper with a wrong shape fails in each of its callers: a hundred lines would be about one
-                    # mistake.
                     cause = line.file, line.line, line.message.partition(" (at ")[0]
                     callers = self._callers.setdefault(cause, [])
                     callers.append(line.name)

@@ -57,8 +57,8 @@ class Process:
             stdout=subprocess.PIPE,
             encoding="utf-8",
             env=environment,
-            # A process group of its own: ^C reaches only the command, and processes
-            # that checked code starts end with the worker.
+            # A process group of its own: ^C reaches only the command, and processes that checked code starts end with
+            # the worker.
             start_new_session=True,
         )
         self.ended: str | None = None
@@ -214,8 +214,8 @@ class Conversation:
             self._worker, self._abandoned = None, False
         after, has_judged = 0, self._worker is not None
         while not self._closed:
-            # A worker that is close to its limit is replaced before a step, so
-            # that the limit ends only steps that need as much.
+            # A worker that is close to its limit is replaced before a step, so that the limit ends only steps that need
+            # as much.
             if self._worker is not None and (self._changed or self._worker.size() > self.memory / 2):
                 self._worker.close()
                 self._worker, has_judged = None, False

@@ -53,6 +53,7 @@ def summary(text: str, module: Chain, is_package: bool) -> dict[str, Any]:
         of_bases = {chain for base in bases for chain in _mentions(base)}
         named = {chain for node in ast.iter_child_nodes(statement) if node not in bases for chain in _mentions(node)}
         for name in _names(statement):
+            # The lists are the definition's own, as several statements may give one name.
             definition = definitions.setdefault(
                 name, {**_NOTHING, "text": "", "spans": [], "mentions": [], "bases": []}
             )
@@ -230,15 +231,17 @@ class Sources:
         for start, *attributes in chains:
             if start in own["definitions"]:
                 nodes.add((file, start))
-            for module, name in [*own["imports"].get(start, ()), *((m, start) for m, _ in own["imports"].get("*", ()))]:
-                whole = (*module, name) if name else tuple(module)
-                nodes |= self._leads_to(tuple(module), name, ()) if name else set()
-                whole = self._module(whole)
+            starred = ((module, start) for module, _ in own["imports"].get("*", ()))
+            for source, name in [*own["imports"].get(start, ()), *starred]:
+                if name:
+                    nodes |= self._leads_to(tuple(source), name, ())
+                # What is imported may be a module, whose definitions the attributes then name.
+                module = self._module((*source, *filter(None, (name,))))
                 for attribute in attributes:
-                    nodes |= self._leads_to(whole, attribute, ())
-                    whole = self._module((*whole, attribute))
-                if not attributes and whole in self._files:  # a module as a value: `getattr(models, name)`
-                    nodes |= self._all(self._files[whole])
+                    nodes |= self._leads_to(module, attribute, ())
+                    module = self._module((*module, attribute))
+                if not attributes and module in self._files:  # a module as a value: `getattr(models, name)`
+                    nodes |= self._all(self._files[module])
         return nodes
 
     def _module(self, name: Chain, seen: tuple[Chain, ...] = ()) -> Chain:

@@ -123,15 +123,17 @@ def units_of(names: Iterable[str], exclude: Iterable[str] = (), base: Path | Non
             is_folder = name and Path(name).is_dir()
             why = "there is no Python file in this folder" if is_folder else "no such file, folder or module"
             troubles.append(one_line("unusable", name or repr(name), 0, "weft check", why, "usage"))
-    base = (base or Path.cwd()).resolve()
+    root = (base or Path.cwd()).resolve()
     patterns = [*map(_pattern, exclude)]
     # Two names for one file, such as a folder and a file in it, give one unit: the first name is shown.
     by_path = {path.resolve(): path for path in reversed(files)}
-    every = [path.resolve() for path in files]
-    shown = {path: path.relative_to(base).as_posix() for path in every if path.is_relative_to(base)}
-    excluded = {path for path, text in shown.items() if any(pattern.fullmatch(text) for pattern in patterns)}
-    included = (path for path in dict.fromkeys(every) if path not in excluded)
-    units, twice = _once(unit_of(by_path[path]) for path in included)
+
+    def is_excluded(path: Path) -> bool:
+        below = path.relative_to(root).as_posix() if path.is_relative_to(root) else None
+        return below is not None and any(pattern.fullmatch(below) for pattern in patterns)
+
+    resolved = dict.fromkeys(path.resolve() for path in files)
+    units, twice = _once(unit_of(by_path[path]) for path in resolved if not is_excluded(path))
     return units, Checked(tuple(line for part in (*troubles, *twice) for line in part.lines))
 
 

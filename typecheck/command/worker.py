@@ -65,22 +65,25 @@ def main() -> None:
 
 
 def _answer(request: Mapping[str, Any], settings: Settings, say: Say, runs: set[tuple[str, str]] | None) -> None:
-    unit, after, of = Unit(**request["unit"]), request["after"], ""
+    unit, after = Unit(**request["unit"]), request["after"]
+    # The definition that the next functions to run are noted for. It follows `steps.definition`, which has moved on
+    # already when an announcement shows that a definition is done.
+    noted_for = ""
 
     def end_definition() -> None:
-        nonlocal of
+        nonlocal noted_for
         is_noted = not os.path.realpath(unit.file).startswith(_not_checked())
         ran = None if runs is None else sorted({(os.path.realpath(file), name) for file, name in [*runs]})
-        say({"ran": ran if is_noted else None, "of": of})
-        of = steps.definition
+        say({"ran": ran if is_noted else None, "of": noted_for})
+        noted_for = steps.definition
         if runs is not None:
             runs.clear()
 
     def announce(number: int, name: str, file: str, line: int) -> None:
-        if of != steps.definition:
+        if noted_for != steps.definition:
             end_definition()
         limit_processor_time(settings.seconds)
-        say({"at": number, "name": name, "file": file, "line": line, "of": of})
+        say({"at": number, "name": name, "file": file, "line": line, "of": noted_for})
 
     steps = Steps(after, announce, walled=True, known=request.get("known", ()))
     with up_to_date():
@@ -94,7 +97,7 @@ def _answer(request: Mapping[str, Any], settings: Settings, say: Say, runs: set[
         for part in judged(unit, settings, steps):
             if steps.number > after or part.targets:
                 say({"part": lines_to_json(part), "of": steps.definition})
-        if of != steps.definition:
+        if noted_for != steps.definition:  # what comes after all definitions is announced by no step
             end_definition()
         end_definition()
 

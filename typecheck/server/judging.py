@@ -114,8 +114,10 @@ class Judge(threading.Thread):
             importers = [document.path for document in self.documents.values() if name.search(document.text)]
             self._due |= dict.fromkeys([path, *importers])
             self._changed.notify()
-            if self._judging is not None and self._judging[0] in self._due:
-                self._judging[1].abandon(_SILENT)
+            if self._judging is not None:
+                judged, conversation = self._judging
+                if judged in self._due:
+                    conversation.abandon(_SILENT)
 
     def close_document(self, path: str) -> None:
         """Removes a document."""
@@ -188,9 +190,8 @@ class Judge(threading.Thread):
         with self._changed:
             document.judged, document.judged_version = document.text, document.version
             self._judging = document.path, conversation
-        if is_of_weft(
-            Path(os.path.realpath(document.path))
-        ):  # the running worker has imported the old text as part of the checker
+        # The running worker has imported the old text of a part of weft, as a part of the checker.
+        if is_of_weft(Path(os.path.realpath(document.path))):
             conversation.restart()
         unit = unit_of(Path(document.path))
         groups, is_whole = cache.find(unit)
