@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import jax
-from weft.core.frames import owner_of, shorten
+from weft.core.frames import owner_of
 from weft.core.hooks import object_layer
 from weft.core.logical_axes import FREE, AxisRules, placing, rules_in_force
 from weft.core.records.kinds import field_roles, names_its_axes
@@ -28,6 +28,7 @@ from weft.typecheck.language.dims import Dim, NamedDim, Shape, VariadicDim
 from weft.typecheck.matching.bindings import Bindings, Mismatch, Slot
 from weft.typecheck.matching.record_plans import RecordPlan
 from weft.typecheck.messages.explain import place_of
+from weft.typecheck.messages.sources import locate
 
 # The owners of functions and records whose dims are names of axes.
 _NAMING = ("user", "installed", "standard", "generated")
@@ -97,11 +98,11 @@ def _array(rules: AxisRules, slot: Slot, shape: Shape, value: Any) -> Any:
     def otherwise(lies: Any, should: Any) -> ContractError:
         return ContractError(
             f"{place_of(slot)} lies as {lies} on the mesh, and by its annotation as {should}",
-            at=_line(slot),
+            at=locate(slot),
             fix="divide it so where it is made (jax.sharding.reshard), correct the rules, or leave out strict=True",
         )
 
-    return rules.place(value, names, lambda: f"{place_of(slot)} ({_line(slot)})", otherwise)
+    return rules.place(value, names, lambda: f"{place_of(slot)} ({locate(slot)})", otherwise)
 
 
 def _declared(slot: Slot, rank: int) -> tuple[str | None, ...] | None:
@@ -136,10 +137,3 @@ def _names_axes(function: Any) -> bool:
     """Whether the dims of a function are names of axes."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return code is None or owner_of(code.co_filename) in _NAMING
-
-
-def _line(slot: Slot) -> str:
-    """The line of the function or class whose annotation it is."""
-    function = getattr(slot.owner, "__wrapped__", slot.owner)
-    code = getattr(function, "__code__", None) or getattr(getattr(slot.owner, "__init__", None), "__code__", None)
-    return "" if code is None else f"{shorten(code.co_filename)}:{code.co_firstlineno}"
