@@ -17,7 +17,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from weft.typecheck.arguments.abstract import abstractly, closed, opened
-from weft.typecheck.arguments.builder import BUILDERS, ITEMS, Builder, Scope, Unbuildable, Unwritten, key_dtype
+from weft.typecheck.arguments.builder import (
+    BUILDERS,
+    ITEMS,
+    Builder,
+    ConstructorCall,
+    Scope,
+    Unbuildable,
+    Unwritten,
+    key_dtype,
+)
 from weft.typecheck.arguments.constructors import signature_of_class
 from weft.typecheck.arguments.parameters import keys_read
 from weft.typecheck.arguments.records import build_module, instance_of, record_of
@@ -221,7 +230,7 @@ def _of_class(builder: Builder, cls: type, plain: Any, place: str) -> Any:
         # A class may raise anything for a list or dict; that says only that no instance is made this way.
         made = cls(plain)
         if isinstance(made, cls):
-            builder.calls.append((made, cls, cls, (plain,), {}))
+            builder.calls.append(ConstructorCall(made, cls, (plain,), {}))
             return made
     raise Unbuildable(f"{place}: no {cls.__name__} can be made from a {type(plain).__name__} alone")
 
@@ -276,8 +285,8 @@ def _levels(builder: Builder, spec: TreeOf, place: str, scope: Scope, root: str,
     for number, key in enumerate(("b", "w")):
         scope.leaf = f"{root}.{number}."
         if isinstance(leaf, ArrayOf) and leaf.shape == ANY_SHAPE:
-            # One leaf has one axis and the other has two, as a bias and a matrix:
-            # a function of any tree must take both ranks.
+            # One leaf has one axis and the other has two, as a bias and a matrix: a function of any tree must take both
+            # ranks.
             shape = tuple(builder.size(f"{root}.w.{axis}", scope) for axis in range(2))[1 - number :]
             tree[key] = jax.ShapeDtypeStruct(scope.lead + shape, _array(builder, leaf, f"{root}.{key}", scope).dtype)
         else:

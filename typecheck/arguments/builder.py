@@ -15,7 +15,7 @@ import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from weft.core.caches import cached_by
@@ -94,6 +94,15 @@ class Scope:
         return f"{self.contract}{name}" if self.loose else self.contract
 
 
+class ConstructorCall(NamedTuple):
+    """The call of a class that has made a value."""
+
+    made: Any
+    cls: type
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
 class Builder:
     """Builds values under an assignment, and notes each dim and each option that it meets.
 
@@ -134,7 +143,7 @@ class Builder:
         own: the parameters with a default that are the program's own, and none of another package's class.
         is_foreign: whether a class belongs to another package than the program that is judged.
         operations: the number of operations in the traces that made records.
-        calls: the records that were made: each with its class, what was called for it, and with which arguments.
+        calls: the calls of classes that have made records and collections.
         stand_ins: what was made for callables, each with its annotation.
     """
 
@@ -151,8 +160,8 @@ class Builder:
         is_foreign: Callable[[type], bool] = lambda _: False,
     ):
         self.assignment = assignment
-        # The caller keeps `made` and passes it as `known` to the next trial:
-        # initialisers were two thirds of a layer's trial.
+        # The caller keeps `made` and passes it as `known` to the next trial: initialisers were two thirds of a layer's
+        # trial.
         self.known, self.made = known or {}, dict[Any, Any]()
         self.kept = dict(dims or {})
         self.asked = {} if asked is None else asked
@@ -183,7 +192,7 @@ class Builder:
         self.numbers: set[str] = set()
         self.shaped: list[Any] = []
         self.operations = 0
-        self.calls: list[tuple[Any, type, Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = []
+        self.calls: list[ConstructorCall] = []
         self.stand_ins: list[tuple[Callable[..., Any], Any]] = []
         self.vocabulary: dict[str, frozenset[str]] = {}
         self.classes: dict[str, tuple[str, ...]] = {}
@@ -256,7 +265,7 @@ class Builder:
     def configured(self) -> frozenset[str]:
         """The keys that are integers and name no axis of an array: a number of layers or of heads, for example."""
         # A field that is not an argument has a shape, too: `freqs: "coords bands"`, made of two integers.
-        named = frozenset[str]().union(*(names_of_class(cls) for _, cls, *_ in self.calls))
+        named = frozenset[str]().union(*(names_of_class(call.cls) for call in self.calls))
         return frozenset(
             key
             for key in self.numbers
@@ -272,12 +281,12 @@ class Builder:
         """
         # A configuration is an object that is the argument of another call. Without this test a quadrature of 20 points
         # made a function "hold when D = 20".
-        made_of = {id(argument) for *_, args, kwargs in self.calls for argument in (*args, *kwargs.values())}
+        made_of = {id(argument) for call in self.calls for argument in (*call.args, *call.kwargs.values())}
         return frozenset(
             number
-            for made, _, call, args, kwargs in self.calls
-            if id(made) in made_of
-            for number in _defaults_of_call(call, args, kwargs)
+            for call in self.calls
+            if id(call.made) in made_of
+            for number in _defaults_of_call(call)
             if isinstance(number, int) and not isinstance(number, bool) and number > 1
         )
 
@@ -381,8 +390,8 @@ class Builder:
             self.open_keys |= {self.key_of(name, scope): place for name in names}
             return scope.lead + tuple(self.size(name, Scope(scope.path, f"{scope.path}{name}")) for name in names)
         axes = [self.dim(dim, f"{place}[{number}]", scope) for number, dim in enumerate(shape.dims)]
-        # Leading axes are noted because an integer that no shape names may be
-        # the size of a later axis, never of the first.
+        # Leading axes are noted because an integer that no shape names may be the size of a later axis, never of the
+        # first.
         if scope.contract == "" and len(axes) > 1 and axes[0]:
             self.leading |= {key for key, size in self.sizes.items() if is_same(size, axes[0][0])}
         return scope.lead + tuple(size for part in axes for size in part)
@@ -420,14 +429,14 @@ Row = Callable[[Builder, Any, str, Scope], Any]
 BUILDERS: dict[type, Row] = {}
 
 
-def _defaults_of_call(call: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Any]:
+def _defaults_of_call(call: ConstructorCall) -> Iterator[Any]:
     """The defaults of those parameters of a call that the call leaves at their default."""
     try:
-        parameters = inspect.signature(call).parameters
-        passed = inspect.signature(call).bind(*args, **kwargs).arguments
+        signature = inspect.signature(call.cls)
+        passed = signature.bind(*call.args, **call.kwargs).arguments
     except (TypeError, ValueError):  # a builtin without a signature
         return
-    for name, parameter in parameters.items():
+    for name, parameter in signature.parameters.items():
         value = passed.get(name, parameter.default)
         if getattr(value, "number", value) is parameter.default:
             yield parameter.default

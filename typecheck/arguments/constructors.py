@@ -1,4 +1,4 @@
-"""Constructors: the parameters of a class, which of them are sizes or counts, and what else makes instances."""
+"""Constructors: the parameters of a class, which of them are sizes or counts, and the structure of an instance."""
 
 from __future__ import annotations
 

@@ -62,8 +62,8 @@ def reconstruct(instance: Any) -> dict[str, Any] | None:
     wanted = structure_of(instance)
     for values in itertools.islice(itertools.product(*options), _CALLS):
         values_by_name = dict(zip((parameter.name for parameter in signature.parameters), values, strict=True))
-        # Equality of all shapes is the proof that the guess is right: the
-        # instance does not store its constructor's call.
+        # Equality of all shapes is the proof that the guess is right: the instance does not store its constructor's
+        # call.
         if structure_of_call(cls, signature.parameters, values_by_name) == wanted:
             sizes = [p.name for p in signature.parameters if is_a_size(p) and p.required]
             counts = counts_of(cls, signature.parameters, values_by_name, sizes)

@@ -11,7 +11,7 @@ import equinox as eqx
 import jax
 from weft.core.records.module import Module
 from weft.typecheck.arguments.abstract import abstractly, abstractly_counted, closed, is_plain_class, opened
-from weft.typecheck.arguments.builder import Builder, Scope, Unbuildable
+from weft.typecheck.arguments.builder import Builder, ConstructorCall, Scope, Unbuildable
 from weft.typecheck.arguments.constructors import counts_of_class, signature_of_class
 from weft.typecheck.arguments.parameters import build_arguments, defaulted, string_of
 from weft.typecheck.arguments.protocols import is_protocol, protocol_object
@@ -102,15 +102,8 @@ def build_module(builder: Builder, cls: type, place: str, scope: Scope, passed: 
         return form.make(
             cls, {field.name: builder.build(field.annotation, scope.path + field.name, scope) for field in required}
         )
-    return _called(builder, cls, cls, args, kwargs)
-
-
-def _called(
-    builder: Builder, cls: type, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    """An instance of a class, made by calling the class or a function that returns instances; the call is noted."""
-    made = _constructed(builder, call, args, kwargs)
-    builder.calls.append((made, cls, call, args, kwargs))
+    made = _constructed(builder, cls, args, kwargs)
+    builder.calls.append(ConstructorCall(made, cls, args, kwargs))
     return made
 
 
@@ -147,7 +140,7 @@ def _of_subclass(builder: Builder, cls: type, place: str, scope: Scope, passed: 
     )
 
 
-def _constructed(builder: Builder, cls: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _constructed(builder: Builder, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Calls a class abstractly, or makes new objects of an earlier trial's result for the same arguments.
 
     Where sizes are symbolic, the trace then asks what the constructor asked of them in the earlier trial.
@@ -165,8 +158,8 @@ def _constructed(builder: Builder, cls: Callable[..., Any], args: tuple[Any, ...
             own_args, own_kwargs = closed(treedef.unflatten(map(_anew, leaves)))
             made, operations = abstractly_counted(cls, own_args, own_kwargs)
             builder.operations += operations
-        # The flattened result is stored, not the instance: a trial may mutate
-        # its objects, and the next needs fresh ones.
+        # The flattened result is stored, not the instance: a trial may mutate its objects, and the next needs fresh
+        # ones.
         known = builder.made[key] = *jax.tree.flatten(opened(made)), part
     else:
         space.reuse(known[2])

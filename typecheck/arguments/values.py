@@ -119,7 +119,7 @@ ValueBuilder = Callable[[Builder, str, Scope], Any]
 VALUES: dict[type, ValueBuilder] = {
     type(None): lambda builder, place, scope: None,
     bool: _flag,
-    int: lambda builder, place, scope: _integer(builder, place, scope),
+    int: _integer,
     float: lambda builder, place, scope: builder.value(place, 0.5),
     complex: lambda builder, place, scope: 0.5j,
     np.dtype: lambda builder, place, scope: jnp.dtype("float32"),

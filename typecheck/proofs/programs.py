@@ -230,9 +230,9 @@ class Writer:
                 return write(self, value)
         # By identity: the builder knows with which arguments it made this very record, while its fields may have been
         # computed.
-        for made, _, constructor, args, kwargs in self.builder.calls:
+        for made, cls, args, kwargs in self.builder.calls:
             if made is value:
-                return self.call(constructor, self.named(getattr(constructor, "__func__", constructor)), args, kwargs)
+                return self.call(cls, self.named(cls), args, kwargs)
         for stand_in, spec in self.builder.stand_ins:
             if stand_in is value:
                 return self._stand_in(stand_in, spec)
