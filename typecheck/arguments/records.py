@@ -41,13 +41,15 @@ def record_of(builder: Builder, spec: RecordOf, place: str, scope: Scope) -> Any
     if is_abstract(spec.cls):
         return _of_subclass(builder, spec.cls, place, inner, None)
     inner.owner, values = spec.cls, dict[str, Any]()
-    defaults = {name: default for name, _, _, default in spec.form.fields(spec.cls)}
+    defaults = {field.name: field.default for field in spec.form.fields(spec.cls)}
     for field in fields_of(spec.cls):
         place, default = f"{inner.path}{field.name}", defaults[field.name]
         is_array = holds_arrays(field.annotation) or holds_objects(field.annotation)
         if field.required or ((default is ... or is_array) and builder.choose(f"{place} given", 2) == 0):
             values[field.name] = builder.build(field.annotation, place, inner)
         elif default is not ... and not is_array:
+            if default is dataclasses.MISSING:  # a factory makes it, anew for each instance
+                default = spec.cls.__dataclass_fields__[field.name].default_factory()  # type: ignore[attr-defined]
             parameter = Parameter(field.name, field.annotation, inspect.Parameter.KEYWORD_ONLY, default)
             values[field.name] = defaulted(builder, parameter, place, inner, frozenset())
     return spec.cls(**values)

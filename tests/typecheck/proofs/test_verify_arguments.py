@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -112,6 +112,22 @@ class Agent:
 
 def test_a_bound_method_of_any_object_is_proved_for_that_object():
     assert not verify(Agent(0.1).update).ok
+
+
+@dataclass
+class Augmentation:
+    scale: Float[Array, "n"]
+    names: list[str] = field(default_factory=list)
+    sizes: dict[str, int] = field(default_factory=lambda: {"crop": 2})
+
+
+def test_a_field_whose_default_a_factory_makes_stays_at_that_default():
+    def cropped(augmentation: Augmentation, x: Float[Array, "n"]) -> Float[Array, "n"]:
+        return x * augmentation.scale * augmentation.sizes["crop"]
+
+    report = verify(cropped)
+    assert report.verdict is Verdict.HOLDS
+    assert report.assumptions == ("augmentation.sizes = {'crop': 2}",)
 
 
 class Features(eqx.Module):
