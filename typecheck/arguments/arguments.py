@@ -236,13 +236,9 @@ def _of_class(builder: Builder, cls: type, plain: Any, place: str) -> Any:
 
 
 def _mapping(builder: Builder, spec: MappingOf, place: str, scope: Scope) -> Any:
-    return _of_class(builder, spec.cls, _plain_mapping(builder, spec, place, scope), place)
-
-
-def _plain_mapping(builder: Builder, spec: MappingOf, place: str, scope: Scope) -> dict[Any, Any]:
     builder.vague.add(place)
     if isinstance(spec.value, Anything) and not isinstance(spec.value, Variable):
-        return _nothing(builder, {}, place)
+        return _of_class(builder, spec.cls, _nothing(builder, {}, place), place)
     scope = dataclasses.replace(scope, many=True)
     # The keys that the body reads are what a caller passes; without them `batch["image"]` would raise KeyError.
     read = keys_read(scope.function, place.removeprefix(scope.path)) or dict.fromkeys(builder.texts.values())
@@ -253,7 +249,8 @@ def _plain_mapping(builder: Builder, spec: MappingOf, place: str, scope: Scope) 
     elif not keys:
         count = ITEMS[builder.choose(f"{place} length", len(ITEMS))]
         keys = tuple(range(count)) if spec.key == Instance(int) else ("a", "b", "c")[:count]
-    return {key: builder.build(spec.value, f"{place}[{key!r}]", scope) for key in keys}
+    plain = {key: builder.build(spec.value, f"{place}[{key!r}]", scope) for key in keys}
+    return _of_class(builder, spec.cls, plain, place)
 
 
 def _tree(builder: Builder, spec: TreeOf, place: str, scope: Scope) -> Any:

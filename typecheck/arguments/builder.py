@@ -293,7 +293,7 @@ class Builder:
     def _fresh(self) -> int:
         """A prime that is no size yet."""
         used = {size for size in (*self.sizes.values(), *self.assignment.sizes.values()) if isinstance(size, int)}
-        return next(prime for prime in _primes() if prime not in used)
+        return next(prime for prime in all_primes() if prime not in used)
 
     def choose(self, place: str, options: int) -> int:
         """The option to take at a place: the first, unless the assignment names another."""
@@ -414,7 +414,8 @@ def key_dtype() -> Any:
     return jax.eval_shape(jax.random.key, 0).dtype
 
 
-def _primes() -> Iterator[int]:
+def all_primes() -> Iterator[int]:
+    """`PRIMES`, and then all further primes in order."""
     yield from PRIMES
     candidate = PRIMES[-1] + 2
     while True:

@@ -161,9 +161,10 @@ def _asking(name: str) -> Callable[..., Any]:
     plain = getattr(str, f"__{name}__" if name == "contains" else name)
 
     def method(self: ConcolicStr, *args: Any) -> Any:
-        for part in (args[0] if isinstance(args[0], tuple) else args[:1]) if len(args) == 1 else ():
-            self._values.ask(name, part)
-        if len(args) != 1:
+        if len(args) == 1:
+            for part in args[0] if isinstance(args[0], tuple) else args:
+                self._values.ask(name, part)
+        else:  # with a start or an end, it is no question about the whole text
             self._values.is_read = True
         return plain(self, *args)
 

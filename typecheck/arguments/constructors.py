@@ -63,13 +63,14 @@ def _as_its_class_says(parameter: Parameter, cls: type) -> Parameter:
 
 def counts_of(cls: type, parameters: tuple[Parameter, ...], values: Mapping[str, Any], sizes: list[str]) -> list[str]:
     """The integer parameters that set how many submodules an instance has: another number gives another structure."""
-    base = structure_of_call(cls, parameters, values)
-    counts = []
-    for name in sizes:
-        larger = structure_of_call(cls, parameters, {**values, name: values[name] + 1})
-        if base is not None and larger is not None and len(base[1]) != len(larger[1]):
-            counts.append(name)
-    return counts
+
+    def number_of_arrays(values: Mapping[str, Any]) -> int | None:
+        made = structure_of_call(cls, parameters, values)
+        return None if made is None else len(made[1])
+
+    usual = number_of_arrays(values)
+    larger = {name: number_of_arrays({**values, name: values[name] + 1}) for name in sizes}
+    return [name for name, number in larger.items() if None not in (usual, number) and number != usual]
 
 
 @cached_by("class")

@@ -259,6 +259,7 @@ def names_read(code: CodeType) -> frozenset[str]:
 
     An assignment of a parameter to an attribute of the same name, as in a constructor, only keeps the value.
     """
+    # The two names that were loaded last wait in `loaded`: `self.width = width` loads both right before it stores.
     loaded, names, before = list[str](), set[str](), None
     for instruction in dis.get_instructions(code):
         argument = instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)

@@ -127,11 +127,6 @@ VALUES: dict[type, ValueBuilder] = {
 }
 
 
-def register(cls: type, build: ValueBuilder) -> None:
-    """Adds a class of values that proofs can make: `build(builder, place, scope)` returns one."""
-    VALUES[cls] = build
-
-
 ObjectBuilder = Callable[[Builder, Instance, str, Scope], Any]
 
 # How to build an argument of another layer's class (see `forms.Layer`); those in `LAST` are built after the others.

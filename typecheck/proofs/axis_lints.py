@@ -361,6 +361,7 @@ class Lint:
         return dataclasses.replace(self._axis(size), real=bool(real))
 
     def _pass_on(self, eqn: Any) -> None:
+        """Makes the result of an operation depend on the warnings that its operands depend on."""
         for var in eqn.invars:
             if is_var(var) and var in self._suspects:
                 self._suspects[eqn.outvars[0]] = self._suspects[var]

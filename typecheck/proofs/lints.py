@@ -161,8 +161,8 @@ def _dtypes_of_variables(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> di
     """The dtypes of the variables in objects of the program's own classes: a user can mend no layer of a library."""
     inside = forms.objects_in({**dict(enumerate(args)), **kwargs})
     own = {path for path, inner in inside if not forms.is_library(type(inner))}
-    shapes = shapes_of(args, kwargs)
-    return {what: shapes[path][1].dtype for path, (what, _) in shapes.items() if path.rpartition(".")[0] in own}
+    shapes = shapes_of(args, kwargs).items()
+    return {variable: aval.dtype for path, (variable, aval) in shapes if path.rpartition(".")[0] in own}
 
 
 def _changes(of: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from weft.typecheck.arguments.builder import ITEMS, PRIMES, Assignment
+from weft.typecheck.arguments.builder import ITEMS, PRIMES, Assignment, all_primes
 from weft.typecheck.sizes import polynomials
 from weft.typecheck.sizes.clauses import Clause
 from weft.typecheck.sizes.deciding import Question, otherwise, question_of
@@ -205,23 +205,18 @@ Deal = Callable[[int], list[int]]
 
 def ascending(count: int) -> list[int]:
     """Primes in order: 5, 7, 11, ..."""
-    return list(_primes(count))
+    return list(itertools.islice(all_primes(), count))
 
 
 def descending(count: int) -> list[int]:
     """The same primes in reverse, so that a size that was smaller than another by chance is now larger."""
-    return list(_primes(count))[::-1]
+    return ascending(count)[::-1]
 
 
 def interleaved(count: int) -> list[int]:
     """Larger primes in a mixed order."""
-    further = list(_primes(count + 3))[3:]
+    further = ascending(count + 3)[3:]
     return [further[(number // 2) + (number % 2) * ((count + 1) // 2)] for number in range(count)]
-
-
-def multiples(factor: int) -> Deal:
-    """Multiples of a number by primes: whether a remainder is 0 is answered otherwise there than at primes."""
-    return lambda count: [factor * prime for prime in _primes(count)]
 
 
 DEALS: tuple[Deal, ...] = (ascending, descending, interleaved)
@@ -229,16 +224,6 @@ DEALS: tuple[Deal, ...] = (ascending, descending, interleaved)
 
 # The most candidates for the size of one key: where needs contradict each other, none of them fits.
 _MANY = 1000
-
-
-def _primes(count: int) -> Iterator[int]:
-    primes: list[int] = list(PRIMES[:count])
-    candidate = PRIMES[-1]
-    while len(primes) < count:
-        candidate += 2
-        if all(candidate % divisor for divisor in range(3, math.isqrt(candidate) + 1, 2)):
-            primes.append(candidate)
-    yield from primes
 
 
 @dataclass

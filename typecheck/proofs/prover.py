@@ -12,6 +12,7 @@ fails, and the `outer-product` lint warns of a promotion that pairs a dim with i
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,9 +27,9 @@ from weft.typecheck.proofs.beyond import NOT_ABSTRACT, beyond_annotations
 from weft.typecheck.proofs.explaining import USUAL, Budget
 from weft.typecheck.proofs.frames import Endless, is_of_jax, listening
 from weft.typecheck.proofs.lints import drifts, lint
-from weft.typecheck.proofs.needs import DEALS, Needs, assignment_for
+from weft.typecheck.proofs.needs import DEALS, Needs
 from weft.typecheck.proofs.programs import program_of
-from weft.typecheck.proofs.report import Cause, Contract, Finding, Report, Verdict, findings_of, in_names, shown
+from weft.typecheck.proofs.report import Cause, Contract, Finding, Report, Verdict, finding_of, in_names, shown
 from weft.typecheck.proofs.search import Outcome, Search
 from weft.typecheck.proofs.targets import names_taken, targets_of
 from weft.typecheck.proofs.tracing import Target, one_at_a_time
@@ -176,10 +177,8 @@ def _contract(target: Target, verdict: Verdict, **more: Any) -> Contract:
 
 def _assumptions(target: Target, outcome: Outcome) -> tuple[str, ...]:
     """The conditions of a verdict, in words: needs of sizes, notes about options, and what trials made up or left."""
-    assumed, emptied = (
-        sorted({place for trial in outcome.passed for place in getattr(trial.unsaid, name)})
-        for name in ("results", "emptied")
-    )
+    assumed = sorted({place for trial in outcome.passed for place in trial.unsaid.results})
+    emptied = sorted({place for trial in outcome.passed for place in trial.unsaid.emptied})
     guards = dict.fromkeys(guard for trial in outcome.passed for guard in trial.passing)
     return (
         *outcome.needs.words(),
@@ -246,8 +245,8 @@ def _failed(target: Target, search: Search, outcome: Outcome) -> Contract:
     smallest = [search.shrink(failure, outcome.needs) for failure in outcome.failed]
     told = [shown(target, in_names(search, failure), search.dims) for failure in smallest]
     if all(each.doubt for each in told):
-        return _undecided(target, Cause.DOUBT, f"{told[0].findings[0]}: {told[0].doubt}", _tried(outcome))
-    findings = [finding for each in told if not each.doubt for finding in each.findings]
+        return _undecided(target, Cause.DOUBT, f"{told[0].finding}: {told[0].doubt}", _tried(outcome))
+    findings = [each.finding for each in told if not each.doubt]
     return _contract(
         target,
         Verdict.FAILS,
@@ -264,7 +263,7 @@ def _ended(target: Target, outcome: Outcome) -> Contract:
     if outcome.pending is not None and isinstance(outcome.pending.error, RecursionError):
         return _undecided(target, Cause.RECURSION, str(outcome.pending.error), tried)  # which more trials would not end
     if outcome.pending is not None:
-        so_far = f"what is not explained yet: {findings_of(target, outcome.pending)[0]}"
+        so_far = f"what is not explained yet: {finding_of(target, outcome.pending)}"
     assert outcome.ended is not None
     cause = Cause.SECONDS if outcome.ended.of_time else Cause.TRIALS
     return _undecided(target, cause, f"the search ended after {outcome.ended}; {so_far}", tried)
@@ -335,23 +334,16 @@ def _of_one_class(target: Target, search: Search, outcome: Outcome) -> Iterator[
         if trial.violations or is_of_jax(trial.error):
             smallest = search.shrink(trial, outcome.needs)
             program = program_of(target, smallest, search.dims)
-            # The class may be at fault as well as the program, so this is a warning, and only with a program that shows
-            # it.
-            for finding in findings_of(target, smallest) if program.text else ():
-                yield dataclasses.replace(finding, rule="one-class", program=program.text)
+            # The class may be at fault as well as the program, so this is a warning, and only with a program.
+            if program.text:
+                yield dataclasses.replace(finding_of(target, smallest), rule="one-class", program=program.text)
 
 
 def _traces(search: Search, variant: Trial, needs: Needs) -> Iterator[tuple[Any, Mapping[str, Any]]]:
     """Traces of a variant of the program: first the trial's own, then traces at other sizes, made when asked for."""
     yield variant.jaxpr, variant.assignment.sizes
-    for number in range(len(DEALS)):
-        trial = _dealt(search, variant, needs, number)
-        if trial is not None and trial.ok:
-            yield trial.jaxpr, trial.assignment.sizes
-
-
-def _dealt(search: Search, trial: Trial, needs: Needs, number: int) -> Trial | None:
-    try:
-        return search.attempt(assignment_for(trial.assignment.sizes, needs, DEALS[number], trial.assignment))
-    except Unbuildable:
-        return None
+    for deal in DEALS:
+        with contextlib.suppress(Unbuildable):
+            trial = search.with_needs(variant, needs, deal)
+            if trial.ok:
+                yield trial.jaxpr, trial.assignment.sizes

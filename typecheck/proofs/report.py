@@ -239,20 +239,20 @@ class Report:
 
 
 @dataclass(frozen=True)
-class FailureFindings:
-    """The findings of a failing trial.
+class FailureFinding:
+    """The finding of a failing trial.
 
     Attributes:
-        findings: the failures, with their programs.
+        finding: the failure, with its program.
         doubt: why nobody without weft could see the failure; "" if somebody could.
     """
 
-    findings: list[Finding]
+    finding: Finding
     doubt: str = ""
 
 
-def shown(target: Target, trial: Trial, dims: Mapping[str, Any]) -> FailureFindings:
-    """The findings of a failing trial, with their programs, and whether they are in doubt.
+def shown(target: Target, trial: Trial, dims: Mapping[str, Any]) -> FailureFinding:
+    """The finding of a failing trial, with its program, and whether it is in doubt.
 
     weft binds dims by instances and by integers, which jaxtyping does not. A user of weft has asked for that. The
     author of an installed package has not, so a failure there that only weft sees is in doubt.
@@ -268,47 +268,43 @@ def shown(target: Target, trial: Trial, dims: Mapping[str, Any]) -> FailureFindi
             seen = trial
         by_weft = seen.ok or (bool(seen.violations) and seen.place != trial.place)
         if strangers and (seen.ok or trial.violations[0].reason in OF_INSTANCES):
-            return FailureFindings(
-                findings_of(target, trial),
+            return FailureFinding(
+                finding_of(target, trial),
                 "it shows only where instances and integers bind dims, as weft lets them and jaxtyping does not",
             )
         # jaxtyping sees another violation of this trial. Its author can see that one, so it is the one to tell.
         if strangers and by_weft:
             trial, by_weft = seen, False
     program = program_of(target, trial, dims, by_weft=by_weft)
-    findings = [dataclasses.replace(finding, program=program.text) for finding in findings_of(target, trial)]
+    finding = dataclasses.replace(finding_of(target, trial), program=program.text)
     # A failure that nobody can repeat would be taken for one of weft.
-    if strangers and not program.text:
-        return FailureFindings(findings, f"no program of a few lines shows it: {program.reason}")
-    return FailureFindings(findings)
+    doubt = f"no program of a few lines shows it: {program.reason}" if strangers and not program.text else ""
+    return FailureFinding(finding, doubt)
 
 
-def findings_of(target: Target, trial: Trial) -> list[Finding]:
-    """The findings of a failing trial: its first violation, or else its error."""
+def finding_of(target: Target, trial: Trial) -> Finding:
+    """The finding of a failing trial: its first violation, from which others often follow, or else its error."""
     sizes = dict(trial.assignment.sizes)
     options = tuple(
         phrases(trial.options, place, option).taken_here
         for place, option in trial.assignment.options.items()
         if option or is_class(place)
     )
-    findings = [
-        Finding(
-            "contract",
-            f"{_place_of(violation)}: {violation.message}",
-            violation.file,
-            violation.line,
-            sizes,
-            options,
-            fix=violation.fix.text if violation.fix is not None else "",
-            edit=_edit_of(violation),
-        )
-        # Violations after the first often follow from it, and each would be a finding of its own.
-        for violation in trial.violations[:1]
-    ]
-    if trial.error is not None and not findings:
+    if not trial.violations:
         file, line = trial.error_at if trial.error_at[1] else (target.file, target.line)
-        findings.append(Finding("error", with_components(trial.error), file, line, sizes, options))
-    return findings
+        return Finding("error", with_components(trial.error), file, line, sizes, options)
+    violation = trial.violations[0]
+    inside = f" (in {violation.inside})" if violation.inside else ""
+    return Finding(
+        "contract",
+        f"{violation.function}, {violation.where}{inside}: {violation.message}",
+        violation.file,
+        violation.line,
+        sizes,
+        options,
+        fix=violation.fix.text if violation.fix is not None else "",
+        edit=_edit_of(violation),
+    )
 
 
 def _edit_of(violation: Violation) -> Edit | None:
@@ -324,11 +320,6 @@ def _edit_of(violation: Violation) -> Edit | None:
     is_primary = isinstance(operand, ast.Name | ast.Attribute | ast.Subscript | ast.Call)
     mended = violation.fix.mend.format(x=text if is_primary else f"({text})")
     return Edit(violation.file, line, f"return {text}", f"return {mended}")
-
-
-def _place_of(violation: Violation) -> str:
-    inside = f" (in {violation.inside})" if violation.inside else ""
-    return f"{violation.function}, {violation.where}{inside}"
 
 
 def in_names(explainer: Explainer, trial: Trial) -> Trial:

@@ -113,17 +113,22 @@ class Search(Explainer):
         # Shrinking a failure, and the lints, make a few more trials. A verdict that stands must not end for want of
         # budget.
         self._meter = None
-        passed, notes = (trial for trial in results.passed if trial.ok), dict.fromkeys(results.notes)
-        lists = tuple(passed), tuple(results.failed), results.needs, tuple(notes)
-        return Outcome(*lists, ended, self.pending, tuple(results.doubtful), self.answers, results.in_pairs)
+        return Outcome(
+            passed=tuple(trial for trial in results.passed if trial.ok),
+            failed=tuple(results.failed),
+            needs=results.needs,
+            notes=tuple(dict.fromkeys(results.notes)),
+            ended=ended,
+            pending=self.pending,
+            doubtful=tuple(results.doubtful),
+            answers=self.answers,
+            in_pairs=results.in_pairs,
+        )
 
     def _decide(self) -> None:
         """Looks for needs under which every deal of sizes holds, then varies options, classes and numbers of axes."""
         base = self.attempt(Assignment())
-        if isinstance(base.error, AnnotationError):
-            self.results.failed.append(base)
-            return
-        if not base.ok and _is_about_texts(base):
+        if isinstance(base.error, AnnotationError) or (not base.ok and _is_about_texts(base)):
             self.results.failed.append(base)
             return
         started = (base, Needs()) if base.ok else self._started(base)

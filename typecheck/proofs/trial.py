@@ -141,8 +141,16 @@ class Assumptions:
 
 
 def keys_of(builder: Builder) -> Keys:
-    used = builder.contracts_by_key(), builder.originals, builder.leading, builder.numbers, builder.configured
-    return Keys(*used, builder.open_keys, builder.by_default, bool(builder.names & builder.names_outside))
+    return Keys(
+        scopes=builder.contracts_by_key(),
+        originals=builder.originals,
+        leading=builder.leading,
+        numbers=builder.numbers,
+        configured=builder.configured,
+        unnamed=builder.open_keys,
+        by_default=builder.by_default,
+        are_shared=bool(builder.names & builder.names_outside),
+    )
 
 
 def ranks_of(builder: Builder) -> dict[str, Rank]:
@@ -155,8 +163,16 @@ def options_of(builder: Builder) -> Options:
 
 
 def unsaid_of(builder: Builder, empty_fields: Set[str]) -> Assumptions:
-    made_up = builder.emptied, builder.texts, builder.bare, builder.assumed
-    return Assumptions(builder.vague, builder.by_name, *made_up, empty_fields, builder.fixed)
+    return Assumptions(
+        contents=builder.vague,
+        keys_by_name=builder.by_name,
+        emptied=builder.emptied,
+        empty_fields=empty_fields,
+        texts=builder.texts,
+        unsatisfied=builder.bare,
+        results=builder.assumed,
+        fixed=builder.fixed,
+    )
 
 
 @dataclass(frozen=True)
@@ -295,7 +311,7 @@ def speaks_of_rank(trial: Trial) -> bool:
 
 def at_guard(trial: Trial) -> str:
     """The place of the guard that a trial ended at, in brackets."""
-    return f" ({': '.join(trial.guard.split(': ')[:1])})" if trial.guard else ""
+    return f" ({trial.guard.partition(': ')[0]})" if trial.guard else ""
 
 
 def items_of(assignment: Assignment, places: Collection[str]) -> dict[str, int]:

@@ -66,17 +66,11 @@ def with_changes(
     return trial if trial.ok else explainer.with_needs(trial, needs, ascending)
 
 
-def attempted(explainer: Explainer, base: Trial, *changes: Change) -> Trial | None:
-    """The trial with some changes, or None if there are no arguments like that."""
-    with contextlib.suppress(Unbuildable):
-        return explainer.attempt(changed(base, *changes))
-    return None
-
-
 def holds(explainer: Explainer, base: Trial, *changes: Change) -> bool:
     """Whether arguments can be made with some changes, and the trial with them holds."""
-    trial = attempted(explainer, base, *changes)
-    return trial is not None and trial.ok
+    with contextlib.suppress(Unbuildable):
+        return explainer.attempt(changed(base, *changes)).ok
+    return False
 
 
 def goes_with(explainer: Explainer, base: Trial, change: Change, others: Iterable[Change]) -> bool:
@@ -289,8 +283,10 @@ def _is_open(trial: Trial) -> bool:
 
 
 def _goes_with_axes(explainer: Explainer, base: Trial, place: str, option: int) -> bool:
-    """Whether another member of a union goes with the failing one, or a field's option with another number of axes: no
-    annotation can say that."""
+    """Whether a failing option goes with another choice, which no annotation can say.
+
+    That is another member of a union, or, for an option of a record's field, another number of axes.
+    """
     if place.endswith(" type"):
         return True
     ranks = (change_of(ranks={key: rank}) for key, usual in base.ranks.items() for rank in (1, 2) if rank != usual.axes)

@@ -18,7 +18,7 @@ from weft.typecheck.matching.bindings import Bindings, Origin
 from weft.typecheck.proofs.explaining import Budget
 from weft.typecheck.proofs.needs import DEALS, Needs, assignment_for, written_under
 from weft.typecheck.proofs.prover import reason_beyond, target_instead
-from weft.typecheck.proofs.report import findings_of
+from weft.typecheck.proofs.report import finding_of
 from weft.typecheck.proofs.search import Search
 from weft.typecheck.proofs.tracing import Target, run_trial
 from weft.typecheck.proofs.trial import Trial
@@ -71,8 +71,8 @@ def shapes_of(target: Target, source: Statements, dims: Mapping[str, Any], budge
         notes = {**_notes([further], target.products), **notes}
     reason = "" if trial.ok else reason_beyond(search, trial, none_passed=True)
     if reason is None:
-        first = findings_of(target, trial)[0]
-        reason = f"line {first.line}: {first}" if first.file == target.file else str(first)
+        finding = finding_of(target, trial)
+        reason = f"line {finding.line}: {finding}" if finding.file == target.file else str(finding)
     return Shapes(
         target.name,
         line,
