@@ -88,6 +88,8 @@ def opened(tree: Any) -> Any:
 
 
 def _opened(tree: Any, around: tuple[Any, ...]) -> Any:
+    """`opened`, for a tree inside the instances in `around`, which a cycle leads back to."""
+
     def open_leaf(leaf: Any) -> Any:
         cls = type(leaf)
         if not (dataclasses.is_dataclass(cls) or is_plain_class(cls)) or not hasattr(leaf, "__dict__"):
@@ -175,6 +177,7 @@ def _abstract(name: str, value: Any, function: FunctionType, builder: Builder) -
 
 
 def _annotation_of(name: str, function: FunctionType) -> ArrayOf | None:
+    """The annotation that a function's module gives a global, if it is of an array and can be read; else None."""
     module = sys.modules.get(function.__module__)
     # Only a module's annotation of the global is read: `WEIGHTS: Float[Array, "n n"]` says that both axes are one dim.
     hint = getattr(module, "__annotations__", {}).get(name)

@@ -131,6 +131,7 @@ def _dims(instance: Any) -> dict[str, int]:
 
 
 def _scope(builder: Builder, instance: Any, path: str, dims: Mapping[str, int], clashing: frozenset[str]) -> Scope:
+    """The scope of a record or object, in which each of its dims has a size for its key."""
     scope = Scope(path, path, loose=is_library(type(instance)))
     for name, size in dims.items():
         # The size in the key keeps two layers of different sizes apart, and joins the layers whose sizes are equal.
@@ -167,6 +168,8 @@ def _record(builder: Builder, record: Any, path: str, clashing: frozenset[str]) 
 def _field(
     builder: Builder, annotation: Annotation, value: Any, place: str, scope: Scope, clashing: frozenset[str]
 ) -> Any:
+    """The value of a field with abstract arrays, and with copies of the records in it."""
+
     def ends(node: Any) -> bool:
         return is_array(node) or is_module(node)
 

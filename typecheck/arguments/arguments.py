@@ -118,6 +118,7 @@ _OTHERS, _HALF = ("int32", "complex64", "bool"), ("bfloat16",)
 
 
 def _plain_array(builder: Builder, spec: ArrayOf, place: str, scope: Scope) -> Any:
+    """An array of JAX, by its shape and its class of dtypes; what other dtypes the class has are options."""
     shape = builder.shape(spec.shape, place, scope)
     if any(type(size) is int and size < 0 for size in shape):
         raise Unbuildable(f"{place}: {spec} has a negative size at {dict(builder.sizes)}")
@@ -153,6 +154,7 @@ def _usual(builder: Builder, spec: ArrayOf) -> tuple[str, ...]:
 
 
 def _union(builder: Builder, spec: OneOf, place: str, scope: Scope) -> Any:
+    """A value of one member of a union. Which array it is, and whether it is None, are options."""
     members = [member for member in spec.members if member != NONE]
     arrays = [array for array in members if isinstance(array, ArrayOf)]
     # NumPy's member of a union comes last: a proof has no numbers to put into a NumPy array.
@@ -236,6 +238,7 @@ def _of_class(builder: Builder, cls: type, plain: Any, place: str) -> Any:
 
 
 def _mapping(builder: Builder, spec: MappingOf, place: str, scope: Scope) -> Any:
+    """A mapping of the keys that the body reads, of those that a `Literal` lists, or of a few made-up ones."""
     builder.vague.add(place)
     if isinstance(spec.value, Anything) and not isinstance(spec.value, Variable):
         return _of_class(builder, spec.cls, _nothing(builder, {}, place), place)

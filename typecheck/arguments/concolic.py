@@ -98,6 +98,7 @@ class Values:
         return tuple(_ANSWERS[how](value, constant) for how, constant in self.questions)
 
     def _candidates(self) -> Iterator[Any]:
+        """Values made from the constants that the program compared with, on both sides of each."""
         constants = dict.fromkeys(constant for _, constant in self.questions)
         usual = self.tried[-1]  # the first may be None
         if isinstance(usual, str):
@@ -158,6 +159,7 @@ class ConcolicStr(str):
 
 
 def _asking(name: str) -> Callable[..., Any]:
+    """A method of `ConcolicStr` that notes a question for each text that it is given."""
     plain = getattr(str, f"__{name}__" if name == "contains" else name)
 
     def method(self: ConcolicStr, *args: Any) -> Any:
@@ -172,6 +174,7 @@ def _asking(name: str) -> Callable[..., Any]:
 
 
 def _reading(name: str) -> Callable[..., Any]:
+    """A method of `ConcolicStr` that notes that the text is read."""
     plain = getattr(str, name)
 
     def method(self: ConcolicStr, *args: Any, **kwargs: Any) -> Any:
@@ -343,6 +346,8 @@ class ConcolicFloat(ConcolicNumber):
 
 
 def _arithmetic(name: str, plain: Callable[..., Any], *, reflected: bool = False) -> None:
+    """Adds an operator to `ConcolicNumber`; its result notes that it was computed from the operands."""
+
     def method(self: ConcolicNumber, *operands: Any) -> Any:
         numbers = [x.number if type(x) in (ConcolicInt, ConcolicFloat) else x for x in operands]
         if not all(map(_is_plain, numbers)):

@@ -130,6 +130,7 @@ def structure_of(tree: Any) -> tuple[Any, list[tuple[Any, Any]]]:
 def structure_of_call(
     cls: type, parameters: tuple[Parameter, ...], values: Mapping[str, Any]
 ) -> tuple[Any, list[tuple[Any, Any]]] | None:
+    """The structure of what a class makes of some arguments; None if it refuses them."""
     # The arguments are passed by kind, as a caller would: a keyword-only parameter cannot be passed by position.
     args = [values[p.name] for p in parameters if p.kind is not p.kind.KEYWORD_ONLY and p.name in values]
     kwargs = {p.name: values[p.name] for p in parameters if p.kind is p.kind.KEYWORD_ONLY}

@@ -39,6 +39,7 @@ def new_shape(builder: Builder, annotation: Annotation, value: Any, place: str, 
 
 
 def _variadic(builder: Builder, dim: VariadicDim, axes: tuple[int, ...], scope: Scope) -> tuple[Any, ...]:
+    """The new sizes of the axes that a variadic dim stands for; those of `...` stay as they are."""
     if dim.name is None:
         return axes
     if dim.name not in scope.variadics:

@@ -132,6 +132,7 @@ def build_arguments(
 def _values(
     builder: Builder, parameter: Parameter, scope: Scope, dims: frozenset[str], passed: Mapping[str, Any]
 ) -> list[Any]:
+    """The values for a parameter: one, or for `*args` any number; none for `**kwargs`, of which nothing is known."""
     name, place, annotation = parameter.name, scope.path + parameter.name, parameter.annotation
     if name in passed:
         return [passed[name]]
@@ -287,12 +288,14 @@ def is_stub(function: Any) -> bool:
 
 @cached_by("code")
 def _raises_only(code: CodeType) -> bool:
+    """Whether a function raises NotImplementedError, and returns nothing on any way."""
     operations = (instruction.opname for instruction in dis.get_instructions(code))
     return code.co_names[:1] == ("NotImplementedError",) and not any(name.startswith("RETURN") for name in operations)
 
 
 @cached_by("code")
 def _is_empty(code: CodeType) -> bool:
+    """Whether a function has no statements but `pass`, `...` and a docstring."""
     if any(instruction.opname not in _OF_NOTHING for instruction in dis.get_instructions(code)):
         return False
     try:

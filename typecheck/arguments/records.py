@@ -29,6 +29,7 @@ _BASES = (eqx.Module, Module)
 
 
 def record_of(builder: Builder, spec: RecordOf, place: str, scope: Scope) -> Any:
+    """An instance of a record: a Module or object by its constructor, a plain record from its fields."""
     shares = spec.form.plain and not builder.assignment.names_per_record and not scope.many
     inner = Scope(f"{place}.", scope.contract if shares else f"{place}.", lead=scope.lead, loose=is_library(spec.cls))
     for child, dim in spec.dims.links if spec.dims else ():
@@ -56,6 +57,7 @@ def record_of(builder: Builder, spec: RecordOf, place: str, scope: Scope) -> Any
 
 
 def instance_of(builder: Builder, spec: Instance, place: str, scope: Scope) -> Any:
+    """A value of a class without annotated fields: by a rule for the class, or by its constructor."""
     if spec.cls is str:
         return string_of(builder, place, scope)
     if spec.cls is Callable:

@@ -27,6 +27,7 @@ def any_callable(builder: Builder, place: str, scope: Scope) -> Any:
 
 
 def _callable(builder: Builder, spec: CallableOf, place: str, scope: Scope) -> Any:
+    """A function that returns what its annotation says, at the shapes of the call, or else its first argument."""
     builder.vague.add(place)
 
     def stand_in(*args: Any, **kwargs: Any) -> Any:

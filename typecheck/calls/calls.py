@@ -63,6 +63,7 @@ class Running:
         self.context: ExitStack | None = None
 
     def leave(self, result: Any) -> Any:
+        """Checks and places the result, and closes the jaxtyping context, if one is open."""
         __tracebackhide__ = True
         plan = self.plan
         if plan is None:
@@ -74,6 +75,7 @@ class Running:
         return result
 
     def fail(self, error: Exception) -> None:
+        """Removes weft's frames from an error of the call, and adds the place of the module that raised it."""
         if not isinstance(error, WeftError):
             return
         if self.plan is not None:
@@ -84,6 +86,7 @@ class Running:
             error.also_at(module_path())
 
     def end(self) -> None:
+        """Closes what the call has opened; called whether it returned or raised."""
         if self.context is not None:
             self.context.__exit__(*sys.exc_info())  # the call failed, so no result has to agree with the body
         if self.token is not None:
@@ -336,6 +339,7 @@ def _checked_value(row: Row, value: Any, bindings: Bindings | None) -> Any:
 
 
 def _generator(plan: FunctionPlan, bindings: Bindings | None, inner: Generator[Any, Any, Any]) -> Any:
+    """The generator with a check of each value that it yields, is sent and returns."""
     assert inspect.isgenerator(inner)
     yields, sent, returns = plan.streams or (None, None, None)
 
@@ -377,6 +381,7 @@ def _coroutine(plan: FunctionPlan, bindings: Bindings | None, inner: Coroutine[A
 
 
 def _async_generator(plan: FunctionPlan, bindings: Bindings | None, inner: AsyncGenerator[Any, Any]) -> Any:
+    """The async generator with a check of each value that it yields and is sent."""
     yields, sent, _ = plan.streams or (None, None, None)
 
     async def generator() -> AsyncGenerator[Any, Any]:

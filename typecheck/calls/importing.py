@@ -130,6 +130,7 @@ class ImportHook(MetaPathFinder):
         return self._function(thing, visible)
 
     def _function(self, function: Callable[..., Any], visible: Mapping[str, Any]) -> Callable[..., Any]:
+        """A function that checks its contract at each call, once its annotations could be read."""
         plans: list[FunctionPlan | None] = []
         # A constructor is called on an instance that has no fields yet.
         is_method = function.__name__ not in ("__init__", "__new__", "__post_init__", "__init_subclass__")
@@ -162,6 +163,7 @@ class ImportHook(MetaPathFinder):
         return None if plan.idle else plan
 
     def _class(self, cls: type) -> type:
+        """The class, whose instances check their fields once they are made."""
         form = form_of(cls)
         if form is DATACLASS and "__init__" in vars(cls):
             self._after(cls, "__init__")

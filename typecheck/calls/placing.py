@@ -64,6 +64,7 @@ def place_fields(rules: AxisRules, record: Any, plan: RecordPlan) -> None:
 
 
 def _placed(rules: AxisRules, row: Row | None, value: Any) -> Any:
+    """A value with its arrays placed by the annotation of its row; the same object if none moves."""
     if row is None:
         return value
     slot, check = row
@@ -90,6 +91,7 @@ def _placed(rules: AxisRules, row: Row | None, value: Any) -> Any:
 
 
 def _array(rules: AxisRules, slot: Slot, shape: Shape, value: Any) -> Any:
+    """An array placed by the names of its axes; the array itself if its annotation gives it none."""
     names = _declared(slot, value.ndim) or axis_names(shape, value.ndim)
     # What does not fit has been refused, or contracts are off.
     if len(names) != value.ndim or (slot.role == "field" and not names_its_axes(slot.owner, slot.name)):

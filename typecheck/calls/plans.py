@@ -144,6 +144,7 @@ def _row(slot: Slot, annotation: Annotation) -> Row | None:
 
 
 def _results(signature: Signature) -> tuple[Row | None, tuple[Row | None, Row | None, Row | None] | None]:
+    """The row of the result, and the rows of what a generator yields, is sent and returns, where there are any."""
     target, returns = signature.function, signature.returns
     if signature.flavour in ("generator", "async generator"):
         if not isinstance(returns, StreamOf):
@@ -195,6 +196,7 @@ def _stored(name: str, make: Callable[[FunctionType, Sequence[Any]], T]) -> Call
 
 
 def _new_plan(function: FunctionType, args: Sequence[Any]) -> FunctionPlan | None:
+    """The plan of a function that has annotations of its own and something to check; else None."""
     if not _has_own_annotations(function):
         return None
     owner = owner_of(function, args)
@@ -212,6 +214,7 @@ plan_of = _stored("__weft_plan__", _new_plan)
 
 
 def _new_wrapper(function: FunctionType, args: Sequence[Any]) -> FunctionType | None:
+    """A copy of a user's wrapper that calls the function inside under its contract; None for any other function."""
     inner = getattr(function, "__wrapped__", None)
     if not isinstance(inner, FunctionType) or not is_users(function) or _has_own_annotations(function):
         return None

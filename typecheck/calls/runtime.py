@@ -63,6 +63,7 @@ class Contracts:
         kwargs: Mapping[str, Any],
         typed: bool = True,
     ) -> calls.Running:
+        """Begins a call under the mode in force; with contracts off, arrays are still placed if rules are in force."""
         __tracebackhide__ = True
         mode = current_mode()
         if mode == "off":
@@ -158,6 +159,7 @@ def contract(function: Any = None, /, *, names: Mapping[str, Any] | None = None)
 
 
 def _checked_function(function: Callable[..., Any], names: Mapping[str, Any]) -> Callable[..., Any]:
+    """The function with a check of each call, under a plan that is made at the first one."""
     plans: list[FunctionPlan] = []
 
     def plan_for(args: tuple[Any, ...]) -> FunctionPlan:
@@ -179,6 +181,7 @@ def _checked_function(function: Callable[..., Any], names: Mapping[str, Any]) ->
 
 
 def _checked_dataclass(cls: type[T]) -> type[T]:
+    """The dataclass, whose `__init__` now checks the fields."""
     if form_of(cls) is not DATACLASS:
         raise AnnotationError(
             f"`contract` takes a function or a dataclass, and {cls.__qualname__} is neither"

@@ -65,6 +65,7 @@ def _promoted(error: ValueError) -> PromotionError | None:
 
 
 def _call(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Calls a function with the options of the mode `strict` in the user's frames."""
     __tracebackhide__ = True
     profiler = sys.getprofile()
     # Inside of another checked function the profiler is in place already.
@@ -108,6 +109,7 @@ class _Frames:
         self.changes: list[tuple[FrameType, ExitStack, Whose]] = []
 
     def event(self, frame: FrameType, event: str, _: Any) -> None:
+        """The profiler: changes the options when code of another owner is entered, and back when it is left."""
         if event == "call":
             # A dict by file, because this runs at every call of any Python function during the trace.
             whose = _known.get(frame.f_code.co_filename) or _whose(frame)

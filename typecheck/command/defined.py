@@ -101,6 +101,7 @@ def _own_name(value: Any) -> Any:
 
 
 def _is_checkable(module: ModuleType, value: Any) -> bool:
+    """Whether a function or class is the module's own and has a contract about arrays."""
     if not isinstance(value, type) and not callable(value):
         return False
     # Imported functions belong to their own module, and are judged there.

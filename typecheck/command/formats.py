@@ -191,6 +191,7 @@ def as_sarif(checked: Checked, code: int, root: Path) -> str:
 
 
 def _result(line: Line, index: int, root: Path) -> dict[str, Any]:
+    """A finding as a result of SARIF, with the number of its rule."""
     # SARIF calls an accepted failure an error that is suppressed.
     level = "error" if line.level == "known" else _severity(line).replace("notice", "note")
     path = Path(os.path.abspath(line.file))

@@ -143,6 +143,7 @@ def loaded(unit: Unit, steps: Steps) -> Iterator[ModuleType | BaseException]:
 
 
 def _not_imported(unit: Unit, error: BaseException) -> Checked:
+    """The line for a file whose import failed: at the failing line of the file, or with the library that is missing."""
     # The place is a syntax error's line, or the last line of the file itself in the traceback.
     own = Path(unit.file).resolve()
     frames = traceback.extract_tb(error.__traceback__)

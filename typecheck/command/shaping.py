@@ -57,6 +57,7 @@ def _stands_on(source: Statements, place: int, lines: Sequence[range] | None) ->
 
 
 def _shapes(proof: Proof, source: Statements, steps: Steps) -> Iterator[Shapes]:
+    """The shapes in one function, or the reason why its trace failed; nothing for a step that was taken before."""
     target = proof.target
     place = target.name, target.file, target.line
     if not steps.enter(place):

@@ -138,6 +138,7 @@ def units_of(names: Iterable[str], exclude: Iterable[str] = (), base: Path | Non
 
 
 def _files(name: str) -> Iterator[Path]:
+    """The files that a name on the command line stands for: a path, or a module by its dotted name."""
     if not name:  # an empty path would mean the current folder
         return
     path = Path(name)

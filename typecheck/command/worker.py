@@ -65,6 +65,7 @@ def main() -> None:
 
 
 def _answer(request: Mapping[str, Any], settings: Settings, say: Say, runs: set[tuple[str, str]] | None) -> None:
+    """Judges a unit, or reads its shapes, and sends each outcome as it comes."""
     unit, after = Unit(**request["unit"]), request["after"]
     # The definition that the next functions to run are noted for. It follows `steps.definition`, which has moved on
     # already when an announcement shows that a definition is done.
@@ -137,6 +138,7 @@ def changed_since(before: Mapping[str, Any]) -> list[str]:
 
 
 def _state() -> dict[str, Any]:
+    """All of the process that a file may change and that a later verdict may depend on."""
     return {
         "jax.config": dict(jax.config.values),
         "numpy.seterr": np.geterr(),

@@ -287,6 +287,7 @@ _PRODUCT = re.compile(r"(\d+)([A-Za-z_]\w*)")
 
 
 def _symbolic(body: str, broadcastable: bool, shape: str, word: str) -> SymbolicDim:
+    """An expression as a dim, split into its text and its holes."""
     try:
         # Python's f-string parser splits text and holes, so quotes and braces inside holes follow Python's own rules.
         template = ast.parse(f"f{body!r}", mode="eval").body

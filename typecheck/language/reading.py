@@ -121,6 +121,7 @@ _WRAPPERS = (
 
 
 def _read_string(text: str, scope: Scope) -> Annotation:
+    """The annotation that a string stands for; `Unresolved` if the string names what does not exist at run time."""
     # A recursive alias, such as `Tree = dict[str, "Tree"]`, ends here.
     if text in scope.within:
         return ANYTHING
@@ -159,6 +160,7 @@ def _class_by_dotted_name(text: str) -> Any:
 
 
 def _read_class(cls: type, scope: Scope) -> Annotation:
+    """The annotation of a class: an array of jaxtyping, a pytree, a record, or an instance of any other class."""
     if issubclass(cls, jaxtyping.AbstractArray):
         # `jaxtyping.AbstractArray` itself says nothing of a shape and a dtype.
         if not hasattr(cls, "dim_str"):
@@ -201,6 +203,7 @@ def _linked(inner: Annotation, dims: Dims) -> Annotation:
 
 
 def _read_generic(hint: Any, origin: type, arguments: tuple[Any, ...], scope: Scope) -> Annotation:
+    """The annotation of a class with type arguments, such as `dict[str, X]`."""
     if origin is tuple:
         if len(arguments) == 2 and arguments[1] is ...:
             return SequenceOf(tuple, read(arguments[0], scope))
@@ -293,6 +296,7 @@ def _read_alias(alias: Any, hint: Any, scope: Scope) -> Annotation:
 
 
 def _read_named(hint: Any, scope: Scope) -> Annotation:
+    """The annotation of a type variable, a `NewType` or a `type` alias; any other hint is left to beartype."""
     if isinstance(hint, TypeVar):
         if hint in scope.type_arguments:
             return scope.type_arguments[hint]

@@ -232,6 +232,7 @@ def _read_at(hint: Any, scope: Scope, target: Any, name: str) -> Annotation:
 
 
 def _names_of_function(function: Any, owner: type | None, names: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """The names that string annotations of a function may use besides the globals, the nearest first."""
     # Without annotations no name is looked up, and collecting the namespaces takes time.
     if not getattr(function, "__annotations__", None):
         return {}
@@ -312,6 +313,7 @@ def attributes_of(cls: type) -> dict[str, Annotation]:
 
 
 def _read_field(cls: type, name: str, base: type, hint: Any) -> Annotation:
+    """The annotation of a field of a class, which `base` declares, with the names that are visible there."""
     if vars(base).get("__no_type_check__"):
         return ANYTHING
     names: list[Mapping[str, Any]] = [{base.__name__: base, cls.__name__: cls}, dict(vars(base))]
@@ -356,6 +358,7 @@ def names_in(annotation: Annotation, of_records: bool = True) -> frozenset[str]:
 
 
 def _names_of_arrays(annotation: Annotation, of_records: bool = True) -> Iterator[frozenset[str]]:
+    """For each shape in an annotation, the dims that it names."""
     for shape in shapes_in(annotation, lambda record: of_records and record.form.plain):
         names = set[str]()
         for dim in shape.dims:

@@ -79,6 +79,7 @@ def _check_of_array(spec: ArrayOf) -> Check:
 
 
 def _class_test(array_type: Any) -> Callable[[Any], bool]:
+    """The test whether a value is an array of the annotated class."""
     if array_type is jax.Array:
         known: dict[type, bool] = {}
 
@@ -246,6 +247,7 @@ def _solve(pending: Pending, name: str, bindings: Bindings) -> Any:
 
 
 def _pending_mismatch(pending: Pending, expected: Any, bindings: Bindings) -> Mismatch:
+    """The mismatch of an axis that waited for its names, at the place where the axis stands."""
     origin = pending.origin
     return Mismatch(
         "size",

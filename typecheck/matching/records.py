@@ -136,6 +136,7 @@ def refuse_stack(solution: Solution, value: Any, plan: RecordPlan, bindings: Bin
 
 
 def _check_links(spec: RecordOf, dims: Dims, plan: RecordPlan, value: Any, inner: Bindings, outer: Bindings) -> None:
+    """Compares each dim of a child record with the parent's dim that it is linked to, and binds that if it is free."""
     for child, dim in dims.links:
         if child in inner.sizes:
             was_free = isinstance(dim, NamedDim) and dim.name not in outer.sizes

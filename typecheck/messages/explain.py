@@ -35,6 +35,7 @@ def expected(annotation: Any, bindings: Bindings, value: Any = None) -> str:
 
 
 def _known(dim: Dim, bindings: Bindings) -> str:
+    """A dim as it is written, with its size if that is known."""
     text = str(dim)
     match dim:
         case NamedDim(name=name) if name in bindings.sizes:
@@ -113,6 +114,7 @@ def contract_error(miss: Mismatch, *, module: str = "") -> ContractError:
 
 
 def _plain(miss: Mismatch) -> str:
+    """The sentence of a mismatch that has none of its own: what the value should be, and what it is."""
     place, wanted = place_of(miss.slot, miss.path), expected(miss.annotation, miss.bindings, miss.value)
     # In a stack, the message shows the array's axes with those of the stack in front.
     if miss.stacked is not None and isinstance(miss.annotation, ArrayOf):

@@ -33,6 +33,7 @@ def locate(slot: Slot) -> str:
 
 @cached_by("class or code, and name")
 def _place(owner: Any, name: str) -> str:
+    """The file and line of the annotation of a name in a class or function, or of the definition's own first line."""
     try:
         file = inspect.getsourcefile(owner) or inspect.getfile(owner)
     except (TypeError, OSError):  # a builtin, or a definition typed at the prompt

@@ -209,6 +209,7 @@ class Lint:
         return Axis(() if size == 1 else self.declared.get(size, ((str(size), size),)))
 
     def _walk(self, jaxpr: Any, inputs: Sequence[Axes]) -> list[Axes]:
+        """The axes of the results of a jaxpr, from those of its inputs."""
         env: dict[Any, Axes] = dict(zip((*jaxpr.constvars, *jaxpr.invars), inputs, strict=True))
 
         def read(atom: Any) -> Axes:
@@ -223,6 +224,7 @@ class Lint:
         return [read(var) for var in jaxpr.outvars]
 
     def _apply(self, eqn: Any, operands: list[Axes]) -> list[Axes]:
+        """The axes of the results of one operation, from those of its operands."""
         name = eqn.primitive.name
         if name == "broadcast_in_dim":
             return [self._broadcast(eqn, operands[0])]
@@ -287,6 +289,7 @@ class Lint:
         )
 
     def _broadcast(self, eqn: Any, operand: Axes) -> Axes:
+        """The axes of a broadcast value: those of the operand, and new ones along which it does not vary."""
         source = dict(zip(eqn.params["broadcast_dimensions"], operand, strict=True))
         self._pass_on(eqn)
         how = self._how(eqn)
@@ -334,6 +337,7 @@ class Lint:
         return warning
 
     def _elementwise(self, eqn: Any, operands: list[Axes]) -> Axes:
+        """The axes of an elementwise result; warns if the operands pair a dim with itself."""
         shape = shape_of(eqn.outvars[0])
         full = [axes for axes in operands if len(axes) == len(shape)]
         suspects = tuple(warning for var in eqn.invars if is_var(var) for warning in self._suspects.get(var, ()))
@@ -352,6 +356,7 @@ class Lint:
         return tuple(self._join([axes[axis] for axes in full], size) for axis, size in enumerate(shape))
 
     def _join(self, axes: list[Axis], size: int) -> Axis:
+        """An axis of an elementwise result, from that axis of its operands."""
         fitting = [axis for axis in axes if axis.size == size]
         # A broadcast operand says nothing of the axis if another operand varies along it.
         real = [axis for axis in fitting if axis.real]
@@ -367,6 +372,7 @@ class Lint:
                 self._suspects[eqn.outvars[0]] = self._suspects[var]
 
     def _outer_product(self, eqn: Any, operands: list[Axes]) -> Warning_ | None:
+        """The warning of a dim that is paired with itself by accident; None if there is none."""
         for number, first in enumerate(operands):
             for second in operands[number + 1 :]:
                 for i, j in crossings(first, second):
@@ -430,6 +436,7 @@ class Lint:
                 )
 
     def _reshape(self, eqn: Any, operand: Axes) -> Axes:
+        """The axes of a reshaped value; warns of a reshape that cuts across the axes of its operand."""
         shape = eqn.params["new_sizes"]
         atoms = [atom for axis in operand for atom in axis.atoms]
         if math.prod(size for _, size in atoms) != math.prod(shape):

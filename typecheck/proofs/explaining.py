@@ -360,6 +360,7 @@ class Explainer:
         return asked, pinned, denied
 
     def _explained(self, trial: Trial, needs: Needs, deal: Deal) -> Needs | Trial:
+        """`needs_or_stuck`: adds needs one after the other, while each gets the program further."""
         complaints = {trial.complaint}
         first = trial
         for _ in range(_DEPTH):

@@ -202,6 +202,7 @@ class _Reader:
     # ---- equations -----------------------------------------------------------------------------------------------
 
     def _equal(self, question: Question, terms: Terms) -> Iterator[Needs]:
+        """The needs under which a polynomial is 0: a number, two equal keys, or divisors."""
         terms, (pair, number) = without_common(terms), equation_of(question)
         atoms = [factor for monomial in terms for factor in monomial if isinstance(factor, Atom)]
         if number is not None:

@@ -79,6 +79,7 @@ def _lines(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
 ) -> list[str]:
+    """The lines of a program: imports, definitions, and the call, under jaxtyping if that has to see the violation."""
     plain = reached = inspect.unwrap(function)
     if inspect.iscoroutinefunction(plain):
         raise Unwritable("jaxtyping checks the coroutine, and not what it returns")

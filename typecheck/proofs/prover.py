@@ -233,6 +233,7 @@ def target_instead(target: Target, wrong: Sequence[Trial]) -> Target | None:
 
 
 def _failed(target: Target, search: Search, outcome: Outcome) -> Contract:
+    """The contract of a search that found failures: it fails, or they show nothing about it, or are in doubt."""
     # Python's limit on recursion depends on how deep the caller already is, so such a failure is no finding.
     deep = next((trial.error for trial in outcome.failed if isinstance(trial.error, RecursionError)), None)
     if deep is not None:

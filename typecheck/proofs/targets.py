@@ -179,6 +179,7 @@ def is_made(cls: type) -> bool:
 
 
 def _of_class(cls: type, supplied: Mapping[str, Any], method: str | None = None) -> list[Target]:
+    """The targets of the methods of a class, on instances made by it; without any, the target that only makes one."""
     if not is_made(cls):
         raise TypeError(f"{cls.__qualname__} has no annotated fields; verify its functions one by one")
     counts = dict.fromkeys(counts_of_class(cls), 2) if has_own_dims(cls) else {}
@@ -201,6 +202,7 @@ def _of_class(cls: type, supplied: Mapping[str, Any], method: str | None = None)
 def _of_instance(
     instance: Any, method: str | None, supplied: Mapping[str, Any], generalise: Generaliser
 ) -> list[Target]:
+    """The targets of the methods of an instance, on abstract instances like it."""
     cls = type(instance)
     make = generalise(instance)
     functions = [function for function in public_methods(cls) if method in (None, function.__name__)]
@@ -217,6 +219,7 @@ def _of_method(
     supplied: Mapping[str, Any],
     constants: frozenset[int] = frozenset(),
 ) -> Target:
+    """The target of a method, on instances that `make` makes."""
     name = f"{cls.__qualname__}.{function.__name__}"
     try:
         written = signature_of(function, cls)
@@ -350,6 +353,7 @@ def _target(
     constants: frozenset[int] = frozenset(),
     signature: Signature | None = None,
 ) -> Target:
+    """A target with all that its function's source and annotations show."""
     file, line = place_of(owner)
     target = Target(name, file, line, prepare, frozenset({file}), constants)
     if signature is not None:
@@ -373,6 +377,7 @@ def _constants(function: Any) -> Iterator[int]:
 
 
 def _sizes(value: Any) -> Iterator[int]:
+    """The integers in a value, and the sizes of its arrays."""
     if type(value) is int:
         yield value
     elif not callable(value) or has_own_dims(type(value)):

@@ -205,6 +205,7 @@ class _Run:
 
 
 def _run(target: Target, builder: Builder, watch: Watch, passing: GuardPasser, shared: int) -> _Run:
+    """Makes the arguments and traces the program; an error of the program is noted, and one of weft's raised."""
     ran = _Run()
     try:
         with trial_context(shared):

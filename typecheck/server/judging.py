@@ -185,6 +185,7 @@ class Judge(threading.Thread):
         return conversation, Cache(config.root, config.settings)
 
     def _judge(self, document: Document) -> None:
+        """Judges a document with stored verdicts and its worker: findings first, then shapes."""
         conversation, cache = self._conversation(Path(document.path).parent)
         # Copied now: the text may be edited while the worker judges the saved one.
         with self._changed:

@@ -65,6 +65,7 @@ class Server:
             self.pygls.feature(name)(answer)
 
     def _features(self) -> dict[str, Callable[..., Any]]:
+        """What answers each message of the protocol."""
         types = self.types
 
         # pygls looks at the names of the parameters, and runs coroutine functions in its event loop.
@@ -151,6 +152,7 @@ class Server:
         self.pygls.text_document_publish_diagnostics(told)
 
     def _diagnostic(self, document: Document, line: Line) -> Any:
+        """A finding as a diagnostic; None if its level is not shown."""
         types = self.types
         severity = self.severities.get(line.level)
         if severity is None:

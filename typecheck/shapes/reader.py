@@ -136,6 +136,7 @@ class Reader(Watch):
             self._keep(call, place, value)
 
     def _keep(self, call: _Call, place: Assigned, value: Any) -> None:
+        """Stores a value of an assigned name, with the dims that are known in the call."""
         try:
             with paused():
                 shown = value_of(value)

@@ -116,6 +116,7 @@ def _for_all(target: Target, source: Statements, trial: Trial, needs: Needs, dim
 def _traces(
     target: Target, source: Statements, trial: Trial, needs: Needs, dims: Mapping[str, Any]
 ) -> Sequence[_Trace]:
+    """One trace over symbolic sizes, or else traces at several deals of integers."""
     for_all = _for_all(target, source, trial, needs, dims) if trial.ok else None
     if for_all is not None:
         return [for_all]

@@ -90,6 +90,7 @@ class Statements:
         return max(around, key=lambda function: function.line, default=None)
 
     def _enter(self, node: ast.stmt, scope: str) -> None:
+        """Notes a statement, or a function, and all statements inside it."""
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             self._note_function(node, scope)
             inner = f"{scope}{node.name}.<locals>."
@@ -113,6 +114,7 @@ class Statements:
         self.functions.append(Function(scope + node.name, first, node.lineno, last, bare))
 
     def _note(self, node: ast.stmt) -> None:
+        """Notes which lines assign what, for a simple statement or the head of a compound one."""
         inner = [*_inner_statements(node)]
         last = node.end_lineno or node.lineno
         # The head of a compound statement ends before its body, whose lines are statements of their own.

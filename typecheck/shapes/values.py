@@ -79,6 +79,7 @@ def value_of(value: Any, depth: int = 0) -> Value | None:
 
 
 def _group(brackets: str, values: Any, labels: Sequence[str], depth: int) -> Value | None:
+    """A container with the values of its first items; None if none of them is worth showing."""
     if depth >= _DEEPEST:
         return None
     values = list(values)
