@@ -124,12 +124,14 @@ def import_weights(  # weft: skip(of any leaf)
         if renamed is not None:
             filling.add(name, renamed, arrays[name])
     wrong = [f"rename: {pattern} fits no name" for pattern in unused] + filling.wrong
-    half = filling.missing_in_abstract_stacks(like)
-    wrong += [f"{format_path(path)}: missing in an abstract stack, {goals.show(path)}" for path in half]
+    incomplete = filling.missing_in_abstract_stacks(like)
+    wrong += [f"{format_path(path)}: missing in an abstract stack, {goals.show(path)}" for path in incomplete]
     rest: list[str] = []
     if strict:
         rest += [f"{name}: left over, and rename gives {paths[name]}" for name in filling.left_over]
-        rest += [f"{format_path(path)}: missing, {goals.show(path)}" for path in filling.missing() if path not in half]
+        rest += [
+            f"{format_path(path)}: missing, {goals.show(path)}" for path in filling.missing() if path not in incomplete
+        ]
     if wrong or rest:
         fix = "name their layers in rename=, with None for what is left out, and in layout= how they are stored"
         raise CheckpointError(
@@ -201,12 +203,13 @@ class _TargetPlaces:
 
     def _copies(self, path: PathInTree) -> list[tuple[PathInTree, tuple[int, ...]]]:
         """Returns for each layer of a stack the path of a leaf in it, with a number for `layers`, and its index."""
+        # The places in the path where a stack's `layers` are, and the stack's size; stacks may be in stacks.
         sizes = {k: n for k in range(len(path)) if path[k] == "layers" and (n := self._stacks.get(path[:k]))}
-        copies = itertools.product(*map(range, sizes.values()))
-        return [
-            (tuple(dict(zip(sizes, copy, strict=True)).get(k, part) for k, part in enumerate(path)), copy)
-            for copy in copies
-        ]
+        copies: list[tuple[PathInTree, tuple[int, ...]]] = []
+        for index in itertools.product(*map(range, sizes.values())):
+            numbers = dict(zip(sizes, index, strict=True))
+            copies.append((tuple(numbers.get(k, part) for k, part in enumerate(path)), index))
+        return copies
 
     def find(self, text: str) -> tuple[PathInTree, Permute | None] | None:
         """Returns the place for a renamed name, and the function that transposes its array; None without a place."""
@@ -250,16 +253,19 @@ class _Assignments:
         shape = places[0].shape
         # A fused array, such as torch's `c_attn`, is divided along its last axis, which is that of output features
         # here.
+        fits = True
         if len(places) > 1:
-            shape = (*shape[:-1], sum(place.shape[-1] for place in places))
-        if array.shape != shape or any(place.shape[:-1] != shape[:-1] for place in places if place.shape):
+            # A scalar has no axis along which it could be a part.
+            fits = all(place.shape and place.shape[:-1] == shape[:-1] for place in places)
+            shape = (*shape[:-1], sum(place.shape[-1] for place in places if place.shape))
+        if not fits or array.shape != shape:
             wanted = " and ".join(f"{format_path(path)}: {self.goals.show(path)}" for path, _ in targets)
             self.wrong.append(f"{name}: {show_type(str(array.dtype), array.shape)} as stored here, not {wanted}")
             return
-        ends = list(itertools.accumulate(place.shape[-1] for place in places[:-1])) if len(places) > 1 else []
-        for (path, _), place, piece in zip(
-            targets, places, np.split(array, ends, -1) if ends else [array], strict=True
-        ):
+        ends = list(itertools.accumulate(place.shape[-1] for place in places[:-1]))
+        # `np.split` refuses a scalar, also where nothing is divided.
+        pieces = np.split(array, ends, -1) if ends else [array]
+        for (path, _), place, piece in zip(targets, places, pieces, strict=True):
             # Two names may be renamed to one place; the second would silently replace the first.
             if path in self.pieces:
                 self.wrong.append(f"{format_path(path)}: both {self._names[path]} and {name} are renamed to it")

@@ -86,6 +86,12 @@ def test_one_array_is_divided_among_layers_by_their_sizes():
     assert imported["q"].bias.tolist() == [0, 1, 2, 3]
 
 
+def test_an_array_is_not_divided_among_scalars():
+    with pytest.raises(weft.CheckpointError, match="these weights do not fit the model") as caught:
+        weft.import_weights({"x": jnp.ones(()), "y": jnp.ones(())}, {"a": np.ones(2)}, rename={"a": ["x", "y"]})
+    assert "a: float64[2] as stored here, not x: float32[] and y: float32[]" in str(caught.value)
+
+
 def test_tensors_of_bfloat16_and_several_files_are_read(tmp_path):
     tensors = {name: Tensor(array) for name, array in layer(3).items()}
     assert weft.import_weights(weft.Linear(2, 2, key=KEY), tensors).bias.tolist() == [3, 3]
