@@ -309,7 +309,9 @@ def _names_agree(saved: str, here: str) -> bool:
         return qualname == own_qualname
     around = [package for package in _packages(own) if f"{module}.".startswith(f"{package}.")]
     is_offered = value is not _NOTHING and any(_value_named(f"{package}:{qualname}") is value for package in around)
-    if not around or saved_value is not _NOTHING or not (is_offered or "._" in module + own):
+    is_private = "._" in module + own
+    # An old name that still leads to an object leads to another one, or the two would have agreed above.
+    if not around or saved_value is not _NOTHING or not (is_offered or is_private):
         return False
     return module in sys.modules or not _defines(module, qualname.partition(".")[0])
 

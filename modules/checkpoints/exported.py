@@ -256,10 +256,11 @@ def _name(path: Path) -> str:
 def _flattened(tree: Any) -> tuple[Structure, dict[str, Any], dict[str, str]]:
     """Returns a tree's structure, its arrays by path (for a key its data), and the implementation of each key."""
     structure, leaves = take_apart(tree)
-    flat = {_name(leaf.path): leaf.value for leaf in leaves}
+    names = [_name(leaf.path) for leaf in leaves]
     # Two paths may print alike, since keys of dicts may. The program would lose one of the arrays.
-    if twice := [name for name, count in Counter(_name(leaf.path) for leaf in leaves).items() if count > 1]:
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise StructureError("two arrays have the same path", at=twice, fix="rename a key")
+    flat = {name: leaf.value for name, leaf in zip(names, leaves, strict=True)}
     keys = {name: key_impl_of(value.dtype) for name, value in flat.items() if is_key(value)}
     for name in keys:
         is_abstract = isinstance(flat[name], jax.ShapeDtypeStruct)
@@ -302,9 +303,11 @@ def _nodes(tree: Any) -> Iterator[Structure]:
 
 def _outline(node: Any, path: Path, nodes: Mapping[Structure, int]) -> Any:
     """Describes as JSON how to rebuild an output from a flat dict: array names, containers, and numbers of `nodes`."""
+    if node is None:
+        return None
     children = _children(node)
-    if node is None or children is None:
-        return None if node is None else _name(path)
+    if children is None:
+        return _name(path)
     if not _is_container(node):
         structure, leaves = take_apart(node)
         if structure in nodes:
@@ -315,8 +318,10 @@ def _outline(node: Any, path: Path, nodes: Mapping[Structure, int]) -> Any:
 
 def _built(outline: Any, flat: Mapping[str, Any], nodes: Sequence[Structure]) -> Any:
     """Rebuilds the output that an outline describes."""
-    if outline is None or isinstance(outline, str):
-        return outline and flat[outline]
+    if outline is None:
+        return None
+    if isinstance(outline, str):
+        return flat[outline]
     kind, *parts = outline
     if kind == "like":
         number, names = parts

@@ -135,9 +135,9 @@ def loaded(
     _refuse_narrowing(targets, wanted)
     values = read(targets, wanted)
     tree = structure.build([values.get(name, value) for name, value in wanted.items()])
-    return (
-        (tree, LoadReport(tuple(name for name in wanted if name not in values), left_over)) if options.partial else tree
-    )
+    if not options.partial:
+        return tree
+    return tree, LoadReport(tuple(name for name in wanted if name not in values), left_over)
 
 
 def by_name(leaves: Iterable[Leaf]) -> dict[str, Leaf]:
@@ -255,11 +255,11 @@ def _advice(offer: StoredLeaves, wanted: Mapping[str, Any], here: Mapping[str, D
 
     def mends(options: Options, wanted: Mapping[str, Any]) -> bool:
         try:
-            renamed = fit(offer, wanted, here, options)
+            match = fit(offer, wanted, here, options)
         except CheckpointError:
             return False
         # `partial=True` makes any two trees fit, by loading nothing: such advice is no help.
-        return not renamed.lines and 2 * len(renamed.targets) >= min(len(wanted), len(offer.entries))
+        return not match.lines and 2 * len(match.targets) >= min(len(wanted), len(offer.entries))
 
     changes = list(_changes(offer, wanted, options))
     others = {entry.name: entry for entry in offer.entries if _has_other_shape(entry, wanted.get(entry.name))}
@@ -267,11 +267,12 @@ def _advice(offer: StoredLeaves, wanted: Mapping[str, Any], here: Mapping[str, D
     stand_ins = {name: jax.ShapeDtypeStruct(entry.shape, dtype_of(entry.kind)) for name, entry in others.items()}
     for replaced in ({}, stand_ins) if stand_ins else ({},):
         reshape = [_show_stand_in(others, wanted)] if replaced else []
+        # Without a change of options and with the same shapes it does not fit: that is why advice is needed.
         for count in range(0 if replaced else 1, len(changes) + 1):
             for chosen in itertools.combinations(changes, count):
-                changed = replace(options, **{name: value for each in chosen for name, value in each[0].items()})
+                changed = replace(options, **{name: value for name, value, _ in chosen})
                 if mends(changed, {**wanted, **replaced}):
-                    passed = [f"pass {', and '.join(text for _, text in chosen)}"] if chosen else []
+                    passed = [f"pass {', and '.join(text for _, _, text in chosen)}"] if chosen else []
                     return "; ".join(reshape + passed)
     return "load it into a tree that is constructed like the saved one"
 
@@ -285,17 +286,18 @@ def _show_stand_in(others: Mapping[str, Entry], wanted: Mapping[str, Any]) -> st
     )
 
 
-def _changes(offer: StoredLeaves, wanted: Mapping[str, Any], options: Options) -> Iterator[tuple[dict[str, Any], str]]:
+def _changes(offer: StoredLeaves, wanted: Mapping[str, Any], options: Options) -> Iterator[tuple[str, Any, str]]:
+    """Yields each change of an option that may help: its name in `Options`, the value, and how to write it."""
     if options.strict and offer.configuration:
-        yield {"strict": False}, "strict=False, which takes the configuration of the tree that you load into"
+        yield "strict", False, "strict=False, which takes the configuration of the tree that you load into"
     if options.cast is None:
-        yield {"cast": "like"}, 'dtype="like", which casts what was saved to the dtypes of the tree that you load into'
+        yield "cast", "like", 'dtype="like", which casts what was saved to the dtypes of the tree that you load into'
     rename = _likely_rename(offer, wanted) if options.rename is None else None
     # Names come from files and may be of any length; an advice is one line.
     if rename is not None and len(f"rename={rename}") <= 200:
-        yield {"rename": rename}, f"rename={rename}"
+        yield "rename", rename, f"rename={rename}"
     if not options.partial:
-        yield {"partial": True}, "partial=True, which loads what both have and returns a report of the rest, too"
+        yield "partial", True, "partial=True, which loads what both have and returns a report of the rest, too"
 
 
 def _likely_rename(offer: StoredLeaves, wanted: Mapping[str, Any]) -> dict[str, str] | None:

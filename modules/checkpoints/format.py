@@ -106,14 +106,15 @@ class Content:
     Attributes:
         kind: the dtype that the user knows it by.
         shape: the shape that the user knows it by.
-        stored: the dtype and shape of the array that is stored.
+        stored_dtype, stored_shape: those of the array that is stored.
         array: makes that array, in host memory; called once, when it is written.
         weak: whether its dtype yields to others in arithmetic, as that of a Python number does.
     """
 
     kind: str
     shape: tuple[int, ...]
-    stored: tuple[np.dtype[Any], tuple[int, ...]]
+    stored_dtype: np.dtype[Any]
+    stored_shape: tuple[int, ...]
     array: Callable[[], np.ndarray[Any, Any]]
     weak: bool = False
 
@@ -179,7 +180,7 @@ def write(  # weft: skip(it writes a file)
     """
     # The longest items first, as the library orders them: each array then starts at a multiple of its item size, so
     # that readers can map the file without a copy.
-    contents = dict(sorted(contents.items(), key=lambda item: -item[1].stored[0].itemsize))
+    contents = dict(sorted(contents.items(), key=lambda item: -item[1].stored_dtype.itemsize))
     header = _header(contents, metadata)
     digest = hashlib.sha256(header)
     file.write(header)
@@ -200,9 +201,9 @@ def _header(contents: Mapping[str, Content], metadata: Mapping[str, str]) -> byt
         # safetensors' name of a dtype tells the kind of most arrays.
         "kinds": json.dumps(
             {
-                n: (c.kind, c.shape)
-                for n, c in contents.items()
-                if c.stored[0] not in _NAMES or c.kind != c.stored[0].name
+                name: (content.kind, content.shape)
+                for name, content in contents.items()
+                if content.stored_dtype not in _NAMES or content.kind != content.stored_dtype.name
             }
         ),
         "weak": json.dumps([name for name, content in contents.items() if content.weak]),
@@ -211,10 +212,10 @@ def _header(contents: Mapping[str, Content], metadata: Mapping[str, str]) -> byt
     header: dict[str, Any] = {"__metadata__": told}
     offset = 0
     for name, content in contents.items():
-        dtype, shape = content.stored
+        dtype, shape = content.stored_dtype, content.stored_shape
+        end = offset + math.prod(shape) * dtype.itemsize
         # What the format has no dtype for is stored as its bytes.
         shape = shape if dtype in _NAMES else (*shape, dtype.itemsize)
-        end = offset + math.prod(content.stored[1]) * dtype.itemsize
         header[name] = {"dtype": _NAMES.get(dtype, "U8"), "shape": shape, "data_offsets": [offset, end]}
         offset = end
     text = json.dumps(header).encode()

@@ -68,16 +68,16 @@ def content_of(value: Any, name: str, *, whole: bool = True) -> Content:  # weft
             number = np.frombuffer(value.to_bytes(size, "little", signed=True), np.uint8)
         else:
             number = np.asarray(value, NUMBER_DTYPES[type(value).__name__])
-        return Content(kind_of(value), (), (number.dtype, number.shape), lambda: number)
+        return Content(kind_of(value), (), number.dtype, number.shape, lambda: number)
     value = as_leaf(value)
     _refuse_unstorable(value, name, whole)
     weak = bool(getattr(value, "weak_type", False))
     if is_key(value):
-        data = data_type(value)
-        stored = (np.dtype(data.dtype), data.shape)
         # NumPy has no random keys, so a key's data is stored, and its kind tells the implementation.
-        return Content(kind_of(value), value.shape, stored, lambda: in_host_memory(jax.random.key_data(value)))
-    return Content(kind_of(value), value.shape, (value.dtype, value.shape), lambda: in_host_memory(value), weak)
+        data = data_type(value)
+        dtype, shape = np.dtype(data.dtype), data.shape
+        return Content(kind_of(value), value.shape, dtype, shape, lambda: in_host_memory(jax.random.key_data(value)))
+    return Content(kind_of(value), value.shape, value.dtype, value.shape, lambda: in_host_memory(value), weak)
 
 
 def _refuse_unstorable(value: Any, name: str, whole: bool) -> None:

@@ -76,14 +76,14 @@ def content(tree: Any) -> tuple[dict[str, Any], dict[str, Any]]:
             numbers[name] = _number(leaf.value)
             continue
         stored = content_of(leaf.value, name, whole=False)
-        raw = not _is_known(stored.stored[0])
+        raw = not _is_known(stored.stored_dtype)
         # A tree that is a single array has an empty path, and Orbax needs a name.
         keys = tuple(map(_key_of, leaf.path)) or ("root",)
         keys = keys if len(keys) <= _DEEPEST else (*keys[: _DEEPEST - 1], "%%".join(keys[_DEEPEST - 1 :]))
         entries[name] = {"keys": keys, "dtype": stored.kind, "shape": stored.shape, "kind": leaf.kind.__name__}
         entries[name] |= {"weak": True} if stored.weak else {}
         entries[name] |= {"raw": True} if raw else {}
-        if 0 not in stored.stored[1]:  # Orbax cannot write an array without items
+        if 0 not in stored.stored_shape:  # Orbax cannot write an array without items
             _set(nested, keys, _written(leaf.value, name, raw))
     told = configuration(tree, leaves)
     return nested, {"format": FORMAT, "configuration": told, "numbers": numbers, "arrays": entries}
@@ -171,9 +171,9 @@ def read_manifest(folder: Path) -> tuple[list[OrbaxEntry], dict[str, Description
         ]
         arrays = [_array_entry(name, told) for name, told in manifest["arrays"].items()]
         return numbers + arrays, manifest["configuration"]
+    except CheckpointError:
+        raise
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError, OSError) as error:
-        if isinstance(error, CheckpointError):
-            raise
         raise CheckpointError(
             "the manifest is damaged", at=f"{folder}: {error!r:.200}", fix="restore another step"
         ) from error
