@@ -15,7 +15,7 @@ from weft.modules.dtypes import as_array, cast, promote
 from weft.modules.op import op
 
 
-@op("dtype", "promote")
+@op
 def prelu(
     x: Float[Array, "*shape"], slope: Float[Array, "..."], *, dtype: Any = None, promote: Any = promote
 ) -> Float[Array, "*shape"]:

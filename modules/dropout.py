@@ -18,7 +18,7 @@ from weft.modules.construct import ConfigError, is_key
 from weft.modules.op import op
 
 
-@op("rate", "broadcast_dims")
+@op
 def dropout(
     x: Float[Array, "*shape"], key: Key[Array, ""], *, rate: float, broadcast_dims: Sequence[int] = ()
 ) -> Float[Array, "*shape"]:
@@ -44,7 +44,8 @@ def dropout(
     # On an explicit mesh, sharding is part of the type: JAX refuses to select by a mask that lies elsewhere than `x`.
     # The mesh is read off `x`, because it need not be in context.
     whole = jax.typeof(x).sharding
-    drawn = NamedSharding(whole.mesh, PartitionSpec(*(None if i in shared else it for i, it in enumerate(whole.spec))))
+    entries = (None if axis in shared else entry for axis, entry in enumerate(whole.spec))
+    drawn = NamedSharding(whole.mesh, PartitionSpec(*entries))
     mask = jax.random.bernoulli(key, 1.0 - rate, shape, out_sharding=drawn if any(drawn.spec) else None)
     # Called for equal shapes too, where it does nothing: programs that replace `jnp.broadcast_to` expect to see the
     # mask.

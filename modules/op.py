@@ -17,7 +17,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast, overload
 
 import jax
 from weft.core.caches import cached_by
@@ -52,19 +52,26 @@ def op_by_op() -> Iterator[None]:
         _op_by_op.reset(token)
 
 
-def op(*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Makes a pure function an op.
+@overload
+def op(function: Callable[P, R], /) -> Callable[P, R]: ...
+@overload
+def op(*static: str) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def op(*static: Any) -> Any:
+    """Makes a pure function an op: as `@op`, whose keyword-only arguments are its options, or with names of options.
 
     Args:
-        static: names of the keyword arguments that are options rather than arrays. Lists in them count as tuples.
+        static: names of the arguments that are options rather than arrays. Lists in them count as tuples.
 
     >>> import jax.numpy as jnp
-    >>> @op("axes")
+    >>> @op
     ... def total(x, *, axes=(0,)):
     ...     return jnp.sum(x, axes)
     >>> total(jnp.ones((2, 3)), axes=[0, 1]).item()
     6.0
     """
+    if static and callable(static[0]):
+        parameters = inspect.signature(static[0]).parameters.values()
+        return op(*(each.name for each in parameters if each.kind is each.KEYWORD_ONLY))(static[0])
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         traced = cast(Any, jax.jit(function, static_argnames=static, inline=INLINED))

@@ -37,7 +37,7 @@ def keep_top_k(logits: Float[Array, "*batch vocab"], k: int) -> Float[Array, "*b
     return jnp.where(logits >= least, logits, -jnp.inf)
 
 
-@op()
+@op
 def keep_top_p(logits: Float[Array, "*batch vocab"], p: float | Float[Array, ""]) -> Float[Array, "*batch vocab"]:
     """Keeps the most likely choices that together reach the probability `p`; sets the others to minus infinity.
 

@@ -56,7 +56,7 @@ def check_attention(query: Queries, key: Keys, value: Keys | None = None) -> Non
             raise AxisError(f"the heads of the query must be a multiple of those of the {name}", at=at)
 
 
-@op("is_causal", "precision")
+@op
 def attention_weights(
     query: Queries,
     key: Keys,
@@ -105,7 +105,7 @@ def _widened(array: Array, rank: int) -> Array:
     return lax.expand_dims(array, range(rank - array.ndim)) if array.ndim < rank else array
 
 
-@op("rate", "broadcast")
+@op
 def drop_weights(weights: Weights, key: Key[Array, ""], *, rate: float, broadcast: bool) -> Weights:
     """Applies dropout to attention weights.
 
@@ -124,7 +124,7 @@ def drop_weights(weights: Weights, key: Key[Array, ""], *, rate: float, broadcas
     return weights * (keep.astype(weights.dtype) / jnp.asarray(1.0 - rate, weights.dtype))
 
 
-@op("precision")
+@op
 def weighted_values(weights: Weights, value: Keys, *, precision: Any = None) -> Queries:
     """Returns the weighted means of the values.
 
@@ -139,7 +139,7 @@ def weighted_values(weights: Weights, value: Keys, *, precision: Any = None) -> 
     return jnp.reshape(y, (*y.shape[:-3], heads, y.shape[-1]))
 
 
-@op("is_causal", "window", "implementation")
+@op
 def fused_attention(
     query: Queries,
     key: Keys,
@@ -188,7 +188,7 @@ def _one_batch_axis(array: Array, batch: tuple[int, ...]) -> Array:
     return jnp.reshape(array, (math.prod(array.shape[:-3]), *array.shape[-3:]))
 
 
-@op("window")
+@op
 def cache_step(
     cached_key: Keys,
     cached_value: Keys,

@@ -34,7 +34,7 @@ _ALL_TOKENS = "tokens of one call share the room of experts: call it on the whol
 default_router_init = initializers.lecun_normal()
 
 
-@op("top_k", "capacity")
+@op
 def send(
     logits: Float[Array, "tokens experts"], *, top_k: int, capacity: int
 ) -> tuple[Bool[Array, "tokens experts {capacity}"], Float[Array, "tokens experts {capacity}"], Float[Array, ""]]:

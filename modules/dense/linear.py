@@ -22,7 +22,7 @@ default_kernel_init = initializers.lecun_normal()
 default_embedding_init = initializers.variance_scaling(1.0, "fan_in", "normal", out_axis=0)
 
 
-@op("dtype", "out_dtype", "precision", "dot_general", "out_sharding", "promote")
+@op
 def linear(
     x: Float[Array, "*batch in"],
     kernel: Float[Array, "in out"],
@@ -85,7 +85,7 @@ def add_bias(y: Float[Array, "*batch out"], bias: Float[Array, "out"]) -> Float[
     return lax.add(y, laid_like(wide, y))
 
 
-@op("dtype", "promote", "exact")
+@op
 def embed(
     ids: Int[Array, "*batch"],
     embedding: Float[Array, "vocab features"],
@@ -123,7 +123,7 @@ def embed(
     return jnp.take(embedding, ids, axis=0)
 
 
-@op("dtype", "out_sharding", "promote")
+@op
 def attend(
     query: Float[Array, "*batch features"],
     embedding: Float[Array, "vocab features"],

@@ -27,7 +27,7 @@ default_down_init = initializers.he_uniform()
 LINEARS = InstanceOf(Linear, QuantizedLinear)
 
 
-@op("dtype", "promote")
+@op
 def low_rank_product(
     x: Float[Array, "*batch in"],
     down: Float[Array, "in rank"],

@@ -24,7 +24,7 @@ M = TypeVar("M", bound=Module)
 _LARGEST = 127
 
 
-@op()
+@op
 def quantized(kernel: Float[Array, "in out"]) -> tuple[Int8[Array, "in out"], Float[Array, "out"]]:
     """Rounds a kernel to eight bits with one scale for each output feature: `kernel ≈ values * scale`.
 
@@ -40,7 +40,7 @@ def quantized(kernel: Float[Array, "in out"]) -> tuple[Int8[Array, "in out"], Fl
     return jnp.round(kernel / scale[None, :]).astype(jnp.int8), scale
 
 
-@op("dtype")
+@op
 def quantized_linear(
     x: Float[Array, "*batch in"],
     values: Int8[Array, "in out"],

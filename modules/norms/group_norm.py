@@ -19,7 +19,7 @@ from weft.modules.norms.norm import FeatureNorm, NormOptions
 from weft.modules.op import kept_options, op
 
 
-@op("groups", "axes", "epsilon", "dtype", "axis_name", "axis_index_groups", "use_fast_variance", "promote")
+@op
 def group_norm(
     x: Float[Array, "*batch_space features"],
     scale: Float[Array, "features"] | None = None,
@@ -58,13 +58,13 @@ def group_norm(
     if features % groups:
         raise AxisError(f"{features} features cannot be divided into {groups} groups", at=f"x: {jax.typeof(x)}")
     axes = range(1, x.ndim) if axes is None else axes
-    others = sorted({range(x.ndim)[axis] for axis in axes} - {x.ndim - 1})
+    space = sorted({range(x.ndim)[axis] for axis in axes} - {x.ndim - 1})
     if mask is not None:
         # The mask gets the axis of groups, too, and so has to be whole along the features.
         mask = lax.reshape(mask, (*mask.shape[:-1], groups, features // groups))
     mean, variance = moments(
         lax.reshape(x, (*x.shape[:-1], groups, features // groups)),
-        (*others, x.ndim),
+        (*space, x.ndim),
         dtype=dtype,
         axis_name=axis_name,
         axis_index_groups=axis_index_groups,
@@ -73,7 +73,7 @@ def group_norm(
     )
     # Repeated for each feature, so that scale and bias, which are by feature, can be applied in the same pass.
     mean, variance = (jnp.repeat(value, features // groups, axis=-1) for value in (mean, variance))
-    return normalize(x, mean, variance, scale, bias, axes=others, epsilon=epsilon, dtype=dtype)
+    return normalize(x, mean, variance, scale, bias, axes=space, epsilon=epsilon, dtype=dtype)
 
 
 class GroupNorm(FeatureNorm):

@@ -257,19 +257,7 @@ def running(old: Float[Array, "*shape"], new: Float[Array, "*shape"], momentum: 
     return lax.add(lax.mul(keep, old), lax.mul(take, cast(laid_as(new, old), old.dtype)))
 
 
-_NORM_OPTIONS = (
-    "axes",
-    "feature_axes",
-    "epsilon",
-    "dtype",
-    "axis_name",
-    "axis_index_groups",
-    "use_fast_variance",
-    "promote",
-)
-
-
-@op(*_NORM_OPTIONS, "use_mean")
+@op
 def norm(  # weft: skip(the axes decide the shapes)
     x: Float[Array, "*shape"],
     scale: Float[Array, "..."] | None = None,
@@ -312,7 +300,7 @@ def norm(  # weft: skip(the axes decide the shapes)
     return normalize(x, mean, variance, scale, bias, axes=axes, feature_axes=feature_axes, epsilon=epsilon, dtype=dtype)
 
 
-@op(*_NORM_OPTIONS, "momentum", "promote_statistics")
+@op
 def batch_norm(  # weft: skip(the axes decide the shapes)
     x: Float[Array, "*shape"],
     mean: Float[Array, "..."],

@@ -61,14 +61,12 @@ def weight_norm(  # weft: skip(the feature axes decide the shape of the scale)
     features = sorted({range(kernel.ndim)[axis] for axis in feature_axes})
     others = [axis for axis in range(kernel.ndim) if axis not in features]
     normed = unit_length(kernel, axes=others, epsilon=epsilon)
-    return (
-        normed
-        if scale is None
-        else normed * jnp.reshape(scale, [1 if axis in others else size for axis, size in enumerate(kernel.shape)])
-    )
+    if scale is None:
+        return normed
+    return normed * jnp.reshape(scale, [1 if axis in others else size for axis, size in enumerate(kernel.shape)])
 
 
-@op("steps", "epsilon")
+@op
 def spectral_norm(
     kernel: Float[Array, "*window features"], u: Float[Array, "1 features"], *, steps: int = 1, epsilon: float = 1e-12
 ) -> tuple[Float[Array, "*window features"], Float[Array, "1 features"], Float[Array, ""]]:

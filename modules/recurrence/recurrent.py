@@ -16,7 +16,7 @@ from weft.modules.op import op
 Hidden = Float[Array, "*batch hidden"]
 
 
-@op("activation", "residual")
+@op
 def simple_step(
     carry: Hidden, from_input: Hidden, from_carry: Hidden, *, activation: Any = jnp.tanh, residual: bool = False
 ) -> Hidden:
@@ -35,7 +35,7 @@ def simple_step(
     return activation(total + carry if residual else total)
 
 
-@op("gate", "activation")
+@op
 def gru_step(
     carry: Hidden,
     from_input: Float[Array, "*batch 3*hidden"],
@@ -65,7 +65,7 @@ def gru_step(
     return (1.0 - update) * new + update * carry
 
 
-@op("gate", "activation")
+@op
 def lstm_step(
     memory: Hidden,
     i: Hidden,
@@ -97,7 +97,7 @@ def lstm_step(
     return memory, shown * activation(memory)
 
 
-@op("time_axis")
+@op
 def flip_sequences(  # weft: skip(the time axis may be any)
     x: Shaped[Array, "..."], lengths: Int[Array, "*batch"] | None = None, *, time_axis: int = -2
 ) -> Shaped[Array, "..."]:

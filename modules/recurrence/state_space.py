@@ -15,7 +15,7 @@ from weft.modules.dtypes import cast, compute_dtype, promote
 from weft.modules.op import op
 
 
-@op()
+@op
 def linear_recurrence(
     decay: Inexact[Array, "state"],
     inputs: Inexact[Array, "*batch time state"],
