@@ -48,10 +48,7 @@ from weft.modules.dtypes import promote
 from weft.modules.op import kept_options, op
 
 
-@op(
-    *("strides", "padding", "input_dilation", "kernel_dilation", "feature_group_count"),
-    *("dtype", "out_dtype", "precision", "conv_general_dilated", "out_sharding", "promote"),
-)
+@op
 def conv(
     x: Float[Array, "*batch_space {feature_group_count}*group_in"],
     kernel: Float[Array, "*window group_in out"],
@@ -188,7 +185,12 @@ class Conv(SharedConstructor):
         self.strides = per_axis(strides, rank, "strides")
         self.input_dilation = per_axis(input_dilation, rank, "input_dilation")
         self.kernel_dilation = per_axis(kernel_dilation, rank, "kernel_dilation")
-        self.padding = _kept_padding(padding, dilated(window, self.kernel_dilation), self.input_dilation)
+        pads = lax_padding(padding, dilated(window, self.kernel_dilation))
+        # JAX refuses a padding by name together with input dilation, but only when the layer is called.
+        if isinstance(pads, str) and pads not in PAD_MODES and set(self.input_dilation) != {1}:
+            raise ConfigError(f"padding {pads!r} cannot be combined with input_dilation", fix="give pairs (low, high)")
+        # By name only if its amounts depend on the size of the input.
+        self.padding = pads if isinstance(pads, str) else tuple(pads)
         self.feature_group_count = groups
         kernel = kernel_init, (*window, in_features // groups, out_features), param_dtype
         bias = (bias_init, (out_features,), param_dtype) if use_bias else None
@@ -208,17 +210,6 @@ class Conv(SharedConstructor):
         check_single(self, self.kernel, len(self.strides) + 2)
         check_features(self, x, self.kernel.shape[-2] * self.feature_group_count)
         return conv(x, masked(self.kernel, self.mask), self.bias, **kept_options(self, conv))
-
-
-def _kept_padding(padding: Padding, extent: Sequence[int], input_dilation: Sequence[int]) -> Any:
-    """Returns a padding as a static field: pairs, or a name whose amounts depend on the size of the input."""
-    pads = lax_padding(padding, extent)
-    if not isinstance(pads, str):
-        return tuple(pads)
-    # JAX refuses a padding by name together with input dilation, but only when the layer is called.
-    if pads not in PAD_MODES and set(input_dilation) != {1}:
-        raise ConfigError(f"padding {pads!r} cannot be combined with input_dilation", fix="give pairs (low, high)")
-    return pads
 
 
 class ConvOptions(WindowOptions, total=False):

@@ -24,7 +24,6 @@ from weft.modules.construct import (
 )
 from weft.modules.convolutions.windows import (
     Padding,
-    PaddingError,
     WindowOptions,
     as_sizes,
     biased,
@@ -40,7 +39,7 @@ from weft.modules.dtypes import promote
 from weft.modules.op import kept_options, op
 
 
-@op("strides", "padding", "kernel_dilation", "transpose_kernel", "dtype", "out_dtype", "precision", "promote")
+@op
 def conv_transpose(
     x: Float[Array, "*batch_space in"],
     kernel: Float[Array, "*window {('in','out')[transpose_kernel]} {('out','in')[transpose_kernel]}"],
@@ -97,6 +96,7 @@ def conv_transpose(
 
 def _wrapped(y: Array, periods: Sequence[int], transpose_kernel: bool) -> Array:
     """Sums values that are a period apart on each spatial axis, which makes the output periodic."""
+    # Filled up to an odd number of periods, so that the middle one keeps its place.
     missing = [-(size - period) % (2 * period) for size, period in zip(y.shape[1:-1], periods, strict=True)]
     # An odd amount of padding goes to the right for a transposed kernel, as circular padding does in `conv`, and to the
     # left otherwise.
@@ -176,7 +176,8 @@ class ConvTranspose(SharedConstructor):
         check_positive(layer, in_features=in_features, out_features=out_features, kernel_size=min(window, default=1))
         self.strides = per_axis(strides, len(window), "strides")
         self.kernel_dilation = per_axis(kernel_dilation, len(window), "kernel_dilation")
-        self.padding = _padding(padding, window)
+        pads = lax_padding(padding, window, ("SAME", "VALID", "CIRCULAR"), " of a transposed convolution")
+        self.padding = pads if isinstance(pads, str) else tuple(pads)
         self.in_features, self.out_features = in_features, out_features
         features = (out_features, in_features) if transpose_kernel else (in_features, out_features)
         bias = (bias_init, (out_features,), param_dtype) if use_bias else None
@@ -196,17 +197,6 @@ class ConvTranspose(SharedConstructor):
         check_single(self, self.kernel, len(self.strides) + 2)
         check_features(self, x, self.in_features)
         return conv_transpose(x, masked(self.kernel, self.mask), self.bias, **kept_options(self, conv_transpose))
-
-
-def _padding(padding: Padding, window: Sequence[int]) -> Any:
-    names = ("SAME", "VALID", "CIRCULAR")
-    if isinstance(padding, str):
-        if padding not in names:
-            raise PaddingError(
-                f"unknown padding {padding!r} of a transposed convolution", fix=f"one of {', '.join(names)}, or numbers"
-            )
-        return padding
-    return tuple(lax_padding(padding, window))
 
 
 class ConvTransposeOptions(WindowOptions, total=False):

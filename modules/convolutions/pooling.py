@@ -51,7 +51,7 @@ def pool(
     rank = len(window)
     check_space(x, rank)
     batch = x.ndim - rank - 1
-    pads = lax_padding(padding, window)
+    pads = lax_padding(padding, window, ("SAME", "VALID", "SAME_LOWER", "CAUSAL"), " of a pooling")
     steps = per_axis(1 if strides is None else strides, rank, "strides")
     return lax.reduce_window(
         x,

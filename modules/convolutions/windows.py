@@ -91,15 +91,19 @@ def channels_last(rank: int) -> lax.ConvDimensionNumbers:
     return lax.ConvDimensionNumbers(data, (rank + 1, rank, *range(rank)), data)
 
 
-def lax_padding(padding: Padding, extent: Sequence[int]) -> str | list[tuple[int, int]]:
+def lax_padding(
+    padding: Padding, extent: Sequence[int], names: Sequence[str] = PADDINGS, of: str = ""
+) -> str | list[tuple[int, int]]:
     """Returns a padding as pairs (low, high), or as a name whose amounts depend on the input's size.
 
     Args:
         padding: as in `conv`.
         extent: size of the dilated window on each spatial axis.
+        names: the names that the caller knows.
+        of: what it pads, for the error.
 
     Raises:
-        PaddingError: for an unknown name.
+        PaddingError: for another name.
         ConfigError: for the wrong number of pairs, or causal padding of more than one axis.
 
     >>> lax_padding("CAUSAL", [3]), lax_padding(1, [3, 3]), lax_padding([1, (0, 2)], [3, 3])
@@ -107,8 +111,8 @@ def lax_padding(padding: Padding, extent: Sequence[int]) -> str | list[tuple[int
     """
     rank = len(extent)
     if isinstance(padding, str):
-        if padding not in PADDINGS:
-            raise PaddingError(f"unknown padding {padding!r}", fix=f"one of {', '.join(PADDINGS)}, or numbers")
+        if padding not in names:
+            raise PaddingError(f"unknown padding {padding!r}{of}", fix=f"one of {', '.join(names)}, or numbers")
         if padding != "CAUSAL":
             return padding
         if rank != 1:

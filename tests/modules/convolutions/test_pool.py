@@ -101,3 +101,9 @@ def test_a_layer_pools_as_its_function_does(layer, expected):
 def test_a_layer_that_cannot_pool_is_refused(make, message):
     with pytest.raises(ConfigError, match=message):
         make()
+
+
+def test_a_pooling_refuses_the_paddings_that_only_convolutions_have():
+    with pytest.raises(weft.errors.ConfigError, match="unknown padding 'CIRCULAR' of a pooling") as caught:
+        weft.MaxPool((2,), padding="CIRCULAR")(jnp.ones((4, 1)))
+    assert "CIRCULAR" not in caught.value.fix
