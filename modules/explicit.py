@@ -14,7 +14,7 @@ Where JAX has an answer, JAX's answer holds. On automatic meshes, and without on
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -81,9 +81,10 @@ def product_sharding(x: Any, kernel: Any, dimensions: Dimensions) -> NamedShardi
     batch = [ours[i] or theirs[j] for i, j in zip(x_batch, kernel_batch, strict=True)]
     free = [entry for i, entry in enumerate(ours) if i not in (*x_summed, *x_batch)]
     free += [entry for i, entry in enumerate(theirs) if i not in (*kernel_summed, *kernel_batch)]
-    asked = any(ours[i] and theirs[j] for i, j in zip(x_summed, kernel_summed, strict=True))
     spec = once((*batch, *free))
-    return on_mesh_of(spec, x, kernel) if asked or spec != (*batch, *free) else None
+    # JAX has no answer if both operands divide a contracted axis, or if a mesh axis would divide the result twice.
+    both_divided = any(ours[i] and theirs[j] for i, j in zip(x_summed, kernel_summed, strict=True))
+    return on_mesh_of(spec, x, kernel) if both_divided or spec != (*batch, *free) else None
 
 
 def matmul(
@@ -120,28 +121,36 @@ def einsum_sharding(equation: str, x: Any, kernel: Any) -> NamedSharding | None:
     """Returns the output's sharding: `jnp.einsum` may swap its operands, and would take the layout of the parameter."""
     if not is_divided(x, kernel):
         return None
-    inputs, output = equation.replace(" ", "").split("->")
-    known: dict[Any, Any] = {}
-    for letters, value in zip(inputs.split(","), (x, kernel), strict=True):
-        for name, entry in zip(names_of_axes(letters, value.ndim), spec_of(value), strict=True):
-            known[name] = known.get(name) or entry
-    rank = max((-name for name in known if isinstance(name, int)), default=0)
-    return on_mesh_of(
-        once(known[name] for name in names_of_axes(output, rank + len(output.replace("...", "")))), x, kernel
-    )
+    names = names_of_axes(equation.replace(" ", ""), x.ndim, kernel.ndim)
+    entries: dict[Any, Any] = {}
+    for name, entry in (*zip(names.x, spec_of(x), strict=True), *zip(names.kernel, spec_of(kernel), strict=True)):
+        entries[name] = entries.get(name) or entry
+    return on_mesh_of(once(entries[name] for name in names.output), x, kernel)
 
 
-def names_of_axes(letters: str, rank: int) -> list[Any]:
-    """Returns a name for each axis of an operand of `einsum`; those of an ellipsis are numbered from its end, as they
-    broadcast.
+class EinsumAxes(NamedTuple):
+    """A name for each axis of the operands and of the output of `einsum`."""
 
-    >>> names_of_axes("b...i", 4)
-    ['b', -2, -1, 'i']
+    x: list[Any]
+    kernel: list[Any]
+    output: list[Any]
+
+
+def names_of_axes(equation: str, x_rank: int, kernel_rank: int) -> EinsumAxes:
+    """Names the axes by the letters of an equation without spaces; those of an ellipsis by numbers, counted from its
+    end, as they broadcast.
+
+    >>> names_of_axes("b...i,ij->b...j", 4, 2)
+    EinsumAxes(x=['b', -2, -1, 'i'], kernel=['i', 'j'], output=['b', -2, -1, 'j'])
     """
-    if "..." not in letters:
-        return list(letters)
-    before, after = letters.split("...")
-    return [*before, *range(len(before) + len(after) - rank, 0), *after]
+    *operands, output = equation.replace("->", ",").split(",")
+    hidden = [rank - len(term.replace("...", "")) for term, rank in zip(operands, (x_rank, kernel_rank), strict=True)]
+    names: list[list[Any]] = []
+    # The ellipsis of the output stands for all axes of the longer one.
+    for term, count in zip((*operands, output), (*hidden, max(hidden)), strict=True):
+        before, ellipsis, after = term.partition("...")
+        names.append([*before, *(range(-count, 0) if ellipsis else ()), *after])
+    return EinsumAxes(*names)
 
 
 def laid_like(small: Array, y: Array) -> Array:
@@ -149,9 +158,11 @@ def laid_like(small: Array, y: Array) -> Array:
     if not is_divided(small, y):
         return small
     of_y, own = spec_of(y), spec_of(small)
+    # A mesh axis that divides `small` alone may stay where it is.
     free = once((*of_y, *own))[y.ndim :]
-    there = [entry if size > 1 else None for entry, size in zip(of_y[y.ndim - small.ndim :], small.shape, strict=True)]
-    wanted = tuple(map(lambda entry, left: entry or left, there, free))
+    # An axis of size 1 broadcasts, and cannot be divided as the axis of `y` is.
+    sizes = zip(of_y[y.ndim - small.ndim :], free, small.shape, strict=True)
+    wanted = tuple((entry if size > 1 else None) or left for entry, left, size in sizes)
     return small if wanted == own else reshard(small, on_mesh_of(wanted, small, y))
 
 

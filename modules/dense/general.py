@@ -20,10 +20,8 @@ from weft.modules.dtypes import cast, promote
 from weft.modules.explicit import einsum_sharding, laid_like, names_of_axes
 from weft.modules.op import kept_options, op
 
-_ELLIPSIS = "..."
 
-
-@op("axes", "batch_axes", "dtype", "out_dtype", "precision", "dot_general", "out_sharding", "promote")
+@op
 def linear_general(  # weft: skip(the axes decide the shapes)
     x: Float[Array, "*shape"],
     kernel: Float[Array, "..."],
@@ -69,7 +67,7 @@ def _plus(y: Array, bias: Array) -> Array:
     return jnp.add(cast(y, dtype), cast(laid_like(bias, y), dtype))
 
 
-@op("equation", "dtype", "out_dtype", "precision", "product", "out_sharding", "promote")
+@op
 def einsum(  # weft: skip(the equation decides the shapes)
     x: Float[Array, "..."],
     kernel: Float[Array, "..."],
@@ -132,29 +130,15 @@ def bias_shape(equation: str, x_rank: int, kernel_shape: Sequence[int]) -> tuple
     >>> bias_shape("...i,ij->...j", 3, (4, 5))
     (1, 1, 5)
     """
-    hidden = x_rank - len(equation.split(",")[0].replace(_ELLIPSIS, ""))
-    return tuple(1 if size is None else size for size in _kernel_sizes(equation, hidden, kernel_shape))
-
-
-def _kernel_sizes(equation: str, hidden: int, kernel_shape: Sequence[int]) -> list[int | None]:
-    """Returns the kernel's size for each axis of the output, None for axes that the kernel lacks.
-
-    Args:
-        equation: of `einsum`.
-        hidden: how many axes the ellipsis of the input stands for.
-        kernel_shape: shape of the second operand.
-    """
-    operands, output = equation.split("->")
-    # Axes of an ellipsis are numbered from its end, as einsum broadcasts them.
-    sizes = dict(zip(names_of_axes(operands.split(",")[1], len(kernel_shape)), kernel_shape, strict=True))
-    hidden = max([hidden, *(-name for name in sizes if isinstance(name, int))])
-    return [sizes.get(name) for name in names_of_axes(output, hidden + len(output.replace(_ELLIPSIS, "")))]
+    names = names_of_axes(equation, x_rank, len(kernel_shape))
+    sizes = dict(zip(names.kernel, kernel_shape, strict=True))
+    return tuple(sizes.get(name, 1) for name in names.output)
 
 
 def _fits(term: str, rank: int) -> bool:
     """Whether an array of this rank has the axes of a term."""
-    letters = len(term.replace(_ELLIPSIS, ""))
-    return rank >= letters if _ELLIPSIS in term else rank == letters
+    letters = len(term.replace("...", ""))
+    return rank >= letters if "..." in term else rank == letters
 
 
 class LinearGeneral(Module):  # weft: skip(the axes decide the shapes)
@@ -288,12 +272,16 @@ class Einsum(Module):  # weft: skip(the equation decides the shapes)
     ):
         self.equation, kernel_shape = check_equation(equation), tuple(kernel_shape)
         check_positive("Einsum", kernel_shape=min(kernel_shape, default=1))
-        if not _fits(self.equation.split("->")[0].split(",")[1], len(kernel_shape)):
+        first, second = self.equation.split("->")[0].split(",")
+        if not _fits(second, len(kernel_shape)):
             raise ConfigError(
                 f"Einsum: kernel_shape={kernel_shape} and the second operand of {self.equation!r} "
                 "differ in their number of axes"
             )
-        shape = tuple(size for size in _kernel_sizes(self.equation, 0, kernel_shape) if size is not None)
+        # The input's rank is not known yet. Its ellipsis gives the output axes that the kernel lacks, so any will do.
+        names = names_of_axes(self.equation, len(first.replace("...", "")), len(kernel_shape))
+        sizes = dict(zip(names.kernel, kernel_shape, strict=True))
+        shape = tuple(sizes[name] for name in names.output if name in sizes)
         bias = (bias_init, shape, param_dtype) if use_bias else None
         self.kernel, self.bias = draw(key, "Einsum", (kernel_init, kernel_shape, param_dtype), bias)
         self.dtype, self.out_dtype, self.precision = option_dtype(dtype), option_dtype(out_dtype), precision
@@ -304,19 +292,21 @@ class Einsum(Module):  # weft: skip(the equation decides the shapes)
         Raises:
             AxisError: if `x` has not the equation's number of axes, or not the kernel's size under one of its letters.
         """
-        first, second = self.equation.split("->")[0].split(",")
+        first = self.equation.split(",")[0]
         if not _fits(first, jnp.ndim(x)):
             raise AxisError(
                 f"Einsum takes inputs with the axes {first!r} of {self.equation!r}",
                 at=f"x: {jax.typeof(x)}",
                 fix="check the output of the layer before; an ellipsis stands for any leading axes",
             )
-        kernel = zip(names_of_axes(second, self.kernel.ndim), self.kernel.shape, strict=True)
-        sizes = {label: size for label, size in kernel if isinstance(label, str)}
+        names = names_of_axes(self.equation, jnp.ndim(x), self.kernel.ndim)
+        # Axes under an ellipsis broadcast, so only those under a letter must agree.
+        kernel = zip(names.kernel, self.kernel.shape, strict=True)
+        sizes = {name: size for name, size in kernel if isinstance(name, str)}
         wrong = [
-            f"{label}: {size} in x, {sizes[label]} in the kernel"
-            for label, size in zip(names_of_axes(first, jnp.ndim(x)), jnp.shape(x), strict=True)
-            if label in sizes and size != sizes[label]
+            f"{name}: {size} in x, {sizes[name]} in the kernel"
+            for name, size in zip(names.x, jnp.shape(x), strict=True)
+            if name in sizes and size != sizes[name]
         ]
         if wrong:
             raise AxisError(
