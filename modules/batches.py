@@ -49,7 +49,7 @@ def batch_rank(layer: object, x: Any, batch_axes: int) -> int:
     Raises:
         AxisError: if the input has fewer axes than an example.
     """
-    rank = batch_axes + jnp.ndim(x) * (batch_axes < 0)
+    rank = batch_axes if batch_axes >= 0 else jnp.ndim(x) + batch_axes
     if rank < 0:
         raise AxisError(
             f"an example of a {type(layer).__qualname__} with batch_axes={batch_axes} has {-batch_axes} axes",

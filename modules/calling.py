@@ -126,7 +126,10 @@ def call_layer(layer: Layer, where: str, /, *args: Any, **kwargs: Any) -> tuple[
     check_origin(cast(Any, record), successor, arguments_by_name(args, kwargs), where)
     if record is layer:
         return value, successor
-    return value, layer if successor is record else trees.structure(layer).unflatten(jax.tree.leaves(successor))
+    if successor is record:
+        return value, layer
+    # The leaves of a transformed record are those of the record that it holds.
+    return value, trees.structure(layer).unflatten(jax.tree.leaves(successor))
 
 
 def takes_key(layer: Layer) -> bool:

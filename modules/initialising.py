@@ -91,14 +91,14 @@ def init(
 def _made(
     make: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any], key: Any, shardings: Any, *, abstract: bool
 ) -> T:
-    texts: list[Any] = [_by_text(make)]
-    arguments = tuple(_bound(argument, ("args", i), texts) for i, argument in enumerate(args))
-    named = {name: _bound(argument, (name,), texts) for name, argument in kwargs.items()}
+    constants: list[Any] = [_by_text(make)]
+    arguments = tuple(_bound(argument, ("args", i), constants) for i, argument in enumerate(args))
+    named = {name: _bound(argument, (name,), constants) for name, argument in kwargs.items()}
     if key is not None:
         named["key"] = key
     # JAX's cache keeps a compiled program with its function and its static arguments. If those may hold arrays, which
     # would stay in memory for ever, a new function is compiled, and freed after this call.
-    function = texts[0] if None not in texts else lambda *args, **kwargs: make(*args, **kwargs)
+    function = constants[0] if None not in constants else lambda *args, **kwargs: make(*args, **kwargs)
     compiled = jit(function, out_shardings=shardings)
     return compiled.eval_shape(*arguments, **named) if abstract else compiled(*arguments, **named)
 
@@ -113,22 +113,22 @@ def _key_for(make: Callable[..., Any], key: Any, abstract: bool) -> Any:
     return jax.eval_shape(lambda: jax.random.key(0)) if takes_key else None
 
 
-def _bound(argument: Any, path: Path, texts: list[Any]) -> Bound:
-    """Makes an argument whose structure holds all of it but its arrays; adds the texts of its functions to `texts`."""
+def _bound(argument: Any, path: Path, constants: list[Any]) -> Bound:
+    """Makes an argument whose structure holds its configuration, as `_by_text` has it; adds this to `constants`."""
     leaves = list(iter_leaves(argument, path))
-    still = {i: _by_text(leaf.value) for i, leaf in enumerate(leaves) if not is_array(leaf.value)}
-    texts += still.values()
-    values = {i: leaves[i].value if value is None else value for i, value in still.items()}
+    shared = {i: _by_text(leaf.value) for i, leaf in enumerate(leaves) if not is_array(leaf.value)}
+    constants += shared.values()
+    values = {i: leaves[i].value if value is None else value for i, value in shared.items()}
     treedef = trees.structure(argument)
     # Checked here, where the path is known: JAX's error would not say which argument it is about.
     check_hashable(treedef, [(leaves[i].path, value) for i, value in values.items()])
     statics = tuple((i, type(value), value) for i, value in values.items())
-    arrays = tuple(leaf.value for i, leaf in enumerate(leaves) if i not in still)
+    arrays = tuple(leaf.value for i, leaf in enumerate(leaves) if i not in shared)
     return Bound(Structure(treedef, statics, tuple(leaf.path for leaf in leaves)), arrays)
 
 
 def _by_text(value: Any) -> Any:
-    """Returns the first function seen with the same text; None for a function that must not be kept alive."""
+    """Returns for a function the first one seen with its text; None for a function that may not be kept alive."""
     if not isinstance(value, FunctionType | MethodType | functools.partial):
         return value
     text = constants_of(value, lasting=True)

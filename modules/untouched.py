@@ -29,7 +29,7 @@ _DEPTH = 3
 _code = attrgetter("__code__")
 
 
-def _text(function: Any) -> FunctionType | None:
+def _python_function(function: Any) -> FunctionType | None:
     """Returns the Python function inside of JAX's wrappers; None if there is none."""
     unwrapped = inspect.unwrap(function) if callable(function) and not isinstance(function, type) else None
     return unwrapped if isinstance(unwrapped, FunctionType) else None
@@ -38,7 +38,10 @@ def _text(function: Any) -> FunctionType | None:
 # The attributes of each module at import, and the code object of each function among them.
 _before = {module: dict(vars(module)) for module in _MODULES}
 _codes: dict[FunctionType, CodeType] = {
-    text: text.__code__ for had in _before.values() for value in had.values() if (text := _text(value)) is not None
+    function: function.__code__
+    for attributes in _before.values()
+    for value in attributes.values()
+    if (function := _python_function(value)) is not None
 }
 
 
@@ -57,17 +60,17 @@ def watch(function: Callable[..., Any]) -> Callable[[], bool]:
     (False, True)
     """
     reached = _Reached()
-    reached.meet(function, _DEPTH)
+    reached.visit(function, _DEPTH)
     functions = tuple(reached.functions)
     codes = [_codes[function] for function in functions]
     # The check runs at each eager call of an op, so it is a few calls into C: one `itemgetter` for each module, and
     # tuples of identical objects compare at once. With `__name__` the getter has two names at least, and so returns a
     # tuple.
     looks = [(vars(module), itemgetter("__name__", *sorted(names))) for module, names in reached.names.items()]
-    then = [look(_before[module]) for module, (_, look) in zip(reached.names, looks, strict=True)]
+    originals = [look(_before[module]) for module, (_, look) in zip(reached.names, looks, strict=True)]
 
     def untouched() -> bool:
-        return [look(module) for module, look in looks] == then and list(map(_code, functions)) == codes
+        return [look(module) for module, look in looks] == originals and list(map(_code, functions)) == codes
 
     return untouched
 
@@ -78,32 +81,35 @@ class _Reached:
     def __init__(self) -> None:
         self.names: dict[ModuleType, set[str]] = {}
         self.functions: set[FunctionType] = set()
-        self._met: set[FunctionType] = set()
+        self._visited: set[FunctionType] = set()
 
-    def meet(self, function: Any, depth: int) -> None:
-        text = _text(function)
-        if text is None or text in self._met:
+    def visit(self, value: Any, depth: int) -> None:
+        """Visits a value that a function reads; of JAX's own functions `depth` levels are followed, of weft's all."""
+        function = _python_function(value)
+        if function is None or function in self._visited:
             return
-        self._met.add(text)
-        if text in _codes:
-            self.functions.add(text)
-        ours = text.__module__.startswith("weft.")
-        if not ours and (depth == 0 or not text.__module__.startswith("jax.")):
+        self._visited.add(function)
+        if function in _codes:
+            self.functions.add(function)
+        ours = function.__module__.startswith("weft.")
+        if not ours and (depth == 0 or not function.__module__.startswith("jax.")):
             return
-        for value in self._read(text, ours):
-            self.meet(value, depth if ours else depth - 1)
+        for read in self._read(function, ours):
+            self.visit(read, depth if ours else depth - 1)
 
-    def _read(self, text: FunctionType, ours: bool) -> list[Any]:
+    def _read(self, function: FunctionType, ours: bool) -> list[Any]:
         """Returns the values that a function reads: globals, closure, defaults, and attributes of modules."""
-        names = set(names_read(_codes.get(text, text.__code__)))
-        read = [*globals_read(text).values(), *closure_and_defaults(text)]
+        # By the code of the import, if it was a function of JAX then: its code may be replaced by now.
+        names = set(names_read(_codes.get(function, function.__code__)))
+        read = [*globals_read(function).values(), *closure_and_defaults(function)]
         # Bytecode does not say to which module an attribute name belongs, so each name counts for each module: a check
-        # of too many functions costs little, and a missed one would run a stale trace.
+        # of too many functions costs little, and a missed one would run a stale trace. The list grows while the loop
+        # runs, so that `initializers` is found in `jax.nn`, and its functions after it.
         for module in read:
             if isinstance(module, ModuleType) and module.__name__.partition(".")[0] == "jax":
-                had = _before.get(module, vars(module))
-                replaced = {name for name in names if name in had and had[name] not in read}
-                read += [had[name] for name in replaced]
+                attributes = _before.get(module, vars(module))
+                added = {name for name in names if name in attributes and attributes[name] not in read}
+                read += [attributes[name] for name in added]
                 if ours and module in _before:
-                    self.names.setdefault(module, set()).update(replaced)
+                    self.names.setdefault(module, set()).update(added)
         return read

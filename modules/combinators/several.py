@@ -278,11 +278,10 @@ def says_stateful(layer: Any) -> bool:
     if isinstance(layer, Combinator):
         parts = (getattr(layer, field.name, None) for field in dataclasses.fields(layer))
         return any(says_stateful(part) for part in parts if isinstance(part, eqx.Module))
-    if not isinstance(layer, eqx.Module):
+    if not isinstance(layer, eqx.Module) or not callable(layer):
         return False
     cls = type(layer)
-    call = cls.__call__ if callable(layer) else says_stateful
-    returns = getattr(inspect.unwrap(call), "__annotations__", {}).get("return")
+    returns = getattr(inspect.unwrap(cls.__call__), "__annotations__", {}).get("return")
     # Under `from __future__ import annotations` the annotation is text, whose names may not be imported at run time.
     if isinstance(returns, str):
         return re.fullmatch(rf"(?i:tuple)\[.*\b(Self|{cls.__name__})\]", returns.strip()) is not None

@@ -197,10 +197,11 @@ def _leaf_ties(model: Any, place: Path, source: Path, function: Callable[[Any], 
     try:
         there, here = part_at(model, place), part_at(model, source)
     except KeyError as error:
+        # The error of `at` for a missing path is the better one: it lists what is there.
         for path in (place, source):
             try:
                 functools.reduce(operator.getitem, path, at(model))
-            except SurgeryError as missing:  # which lists what is there
+            except SurgeryError as missing:
                 raise StructureError(missing.what, at=missing.at, fix=missing.fix) from None
         raise StructureError(
             f"nothing is at {error.args[0]!r}",
@@ -219,5 +220,4 @@ def _leaf_ties(model: Any, place: Path, source: Path, function: Callable[[Any], 
             if transposed
             else "tie values of equal structure and shapes, or give a function that converts the source",
         )
-    leaves = [leaf.path for leaf in iter_leaves(there) if leaf.dynamic]
-    return [Tie((*place, *path), (*source, *path), function) for path in leaves]
+    return [Tie((*place, *leaf.path), (*source, *leaf.path), function) for leaf in iter_leaves(there) if leaf.dynamic]

@@ -143,14 +143,14 @@ def _one_layer(x: Any, layer: Any, key: Any, rest: SharedArguments) -> tuple[Any
 
 def _check_kept(x: Any, y: Any, layer: Any) -> None:
     before, after = jax.tree.structure(x), jax.tree.structure(y)
-    pairs = zip(jax.tree.leaves_with_path(x), jax.tree.leaves(y), strict=False)
-    wrong = [
-        f"x{jax.tree_util.keystr(path)}: {jax.typeof(was)} -> {jax.typeof(now)}"
-        for path, was, now in ((path, was, now) for (path, was), now in pairs)
-        if is_array(was) and is_array(now) and (was.shape, was.dtype) != (now.shape, now.dtype)
-    ]
     if before != after:
         wrong = [f"x: {before} -> {after}"]
+    else:
+        wrong = [
+            f"x{jax.tree_util.keystr(path)}: {jax.typeof(was)} -> {jax.typeof(now)}"
+            for (path, was), now in zip(jax.tree.leaves_with_path(x), jax.tree.leaves(y), strict=True)
+            if is_array(was) and is_array(now) and (was.shape, was.dtype) != (now.shape, now.dtype)
+        ]
     if wrong:
         raise AxisError(
             f"a layer of a Stack must keep the shape and dtype of x, and a {type(layer).__qualname__} does not",

@@ -54,12 +54,12 @@ class Residual(Combinator[L_co]):
 
 
 def _sum(x: Any, y: Any) -> Any:
-    mine, theirs = jax.tree.leaves_with_path(x), jax.tree.leaves_with_path(y)
-    pairs = list(zip(mine, theirs, strict=False))
-    # `+` would broadcast: a branch that returns (batch, 1) would be added to every feature without a word.
-    differing = [(path, a, b) for (path, a), (_, b) in pairs if jnp.shape(a) != jnp.shape(b)]
     if jax.tree.structure(x) != jax.tree.structure(y):
         differing = [((), x, y)]
+    else:
+        # `+` would broadcast: a branch that returns (batch, 1) would be added to every feature without a word.
+        pairs = zip(jax.tree.leaves_with_path(x), jax.tree.leaves(y), strict=True)
+        differing = [(path, a, b) for (path, a), b in pairs if jnp.shape(a) != jnp.shape(b)]
     if differing:
         raise AxisError(
             "a Residual adds its input to the output of its layer, and their shapes differ",
