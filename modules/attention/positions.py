@@ -15,7 +15,6 @@ the last two records take it as `offset`.
 
 from __future__ import annotations
 
-import abc
 from typing import Any
 
 import jax
@@ -30,14 +29,13 @@ from weft.core.records.module import Module, static
 from weft.modules.construct import ConfigError, Initializer, KeyLike, check_features, check_positive
 from weft.modules.dense.linear import embed
 from weft.modules.drawing import draw
-from weft.modules.dtypes import as_array
 from weft.modules.explicit import laid_like
 from weft.modules.op import op
 
 default_position_init = initializers.normal(0.02)
 
 
-@op("base", "scaling", "interleaved")
+@op
 def rope(
     x: Float[Array, "*batch seq heads depth"],
     positions: Num[Array, "*#batch seq"],
@@ -88,7 +86,7 @@ def rope(
     return jnp.concatenate([y.astype(x.dtype), x[..., 2 * half :]], -1)
 
 
-@op()
+@op
 def turn(
     x: Float[Array, "*batch depth"], sin: Float[Array, "*#batch half"], cos: Float[Array, "*#batch half"]
 ) -> Float[Array, "*batch depth"]:
@@ -119,7 +117,7 @@ def turn(
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
 
 
-@op("features", "max_period", "dtype")
+@op
 def sinusoidal(  # weft: skip(a number decides the last size)
     positions: Num[Array, "*batch"], *, features: int, max_period: float = 10_000.0, dtype: Any = jnp.float32
 ) -> Float[Array, "*batch features"]:
@@ -155,7 +153,7 @@ def _angles(places: Array, count: int, base: float) -> Any:
     return jnp.expand_dims(places, -1) * lax.expand_dims(frequencies, range(places.ndim))
 
 
-@op("num_heads")
+@op
 def alibi(  # weft: skip(a number decides the size of an axis)
     query: Num[Array, "*batch q"], key: Num[Array, "kv"], *, num_heads: int
 ) -> Float[Array, "*batch num_heads q kv"]:
@@ -178,10 +176,9 @@ def alibi(  # weft: skip(a number decides the size of an axis)
     slopes += [2.0 ** (-4 * i / whole) for i in range(1, 2 * (num_heads - whole), 2)]
     distance = lax.expand_dims(query, [query.ndim]) - lax.expand_dims(key, range(query.ndim))
     distance = jnp.expand_dims(jnp.abs(distance).astype(jnp.float32), -3)
-    return (
-        -lax.expand_dims(jnp.asarray(slopes, jnp.float32), (*range(query.ndim - 1), query.ndim, query.ndim + 1))
-        * distance
-    )
+    # The axis of heads is the third from the end of `distance`.
+    not_heads = (*range(query.ndim - 1), query.ndim, query.ndim + 1)
+    return -lax.expand_dims(jnp.asarray(slopes, jnp.float32), not_heads) * distance
 
 
 class ALiBi(Module):
@@ -268,32 +265,31 @@ def check_places(positions: Any, shape: tuple[Any, ...], owner: str) -> None:
     Raises:
         AxisError: naming both shapes.
     """
-    own_shape = jnp.shape(positions)
-    ours = shape[len(shape) - len(own_shape) :] if len(own_shape) <= len(shape) else None
-    fits = ours is not None and len(own_shape) > 0 and own_shape[-1] == shape[-1]
-    if not fits or any(mine != theirs and mine != 1 for mine, theirs in zip(own_shape, ours or (), strict=True)):
+    own = jnp.shape(positions)
+    # The axes of the batch broadcast, and the last one does not: one position for all elements would be a mistake.
+    has_sequence = 0 < len(own) <= len(shape) and own[-1] == shape[-1]
+    if not has_sequence or any(
+        mine not in (1, size) for mine, size in zip(own, shape[len(shape) - len(own) :], strict=True)
+    ):
         raise AxisError(
             f"{owner} takes one position for each element of the sequence",
-            at=f"positions: {own_shape}, places: {shape}",
+            at=f"positions: {own}, places: {shape}",
             fix="pass positions of shape (seq,), or with the batch axes in front",
         )
 
 
-class _Positions(Module):
-    """Base of the layers that add a vector to each position of a sequence."""
-
-    def _added(self, x: Any, offset: Any) -> Any:
-        places = offset + jnp.arange(x.shape[-2], dtype=jnp.int32)
-        # A float32 table would turn bfloat16 activations into float32.
-        rows = self._rows(places).astype(x.dtype)
-        return x + lax.broadcast_in_dim(laid_like(rows, x), x.shape, (x.ndim - 2, x.ndim - 1))
-
-    @abc.abstractmethod
-    def _rows(self, places: Any) -> Any:
-        """Returns the vectors of positions."""
+def _places(x: Any, offset: Any) -> Array:
+    return offset + jnp.arange(x.shape[-2], dtype=jnp.int32)
 
 
-class SinusoidalPositions(_Positions):
+def _plus_rows(x: Any, rows: Any) -> Any:
+    """Adds a vector for each position to a sequence, along the batch axes."""
+    # A float32 table would turn bfloat16 activations into float32.
+    rows = rows.astype(x.dtype)
+    return x + lax.broadcast_in_dim(laid_like(rows, x), x.shape, (x.ndim - 2, x.ndim - 1))
+
+
+class SinusoidalPositions(Module):
     """Adds waves of the position to each place of a sequence: `y = layer(x)`. It has no parameters.
 
     Args:
@@ -331,13 +327,10 @@ class SinusoidalPositions(_Positions):
         """
         check_features(self, x, self.features)
         _check_sequence(self, x)
-        return self._added(x, offset)
-
-    def _rows(self, places: Any) -> Any:
-        return sinusoidal(places, features=self.features, max_period=self.max_period)
+        return _plus_rows(x, sinusoidal(_places(x, offset), features=self.features, max_period=self.max_period))
 
 
-class LearnedPositions(_Positions):
+class LearnedPositions(Module):
     """Adds a learned vector to each place of a sequence: `y = layer(x)`.
 
     Args:
@@ -392,13 +385,10 @@ class LearnedPositions(_Positions):
             )
         if first is not None and first < 0:
             raise AxisError(f"positions count from 0, and this sequence begins at {first}", at=f"offset: {first}")
-        return self._added(x, offset)
-
-    def _rows(self, places: Any) -> Any:
+        places = _places(x, offset)
         # A traced offset may be negative, and indexing would count it from the end. As an index out of range it gives
         # NaN.
-        places = jnp.where(places < 0, self.embedding.shape[0], places)
-        return embed(as_array(places), self.embedding)
+        return _plus_rows(x, embed(jnp.where(places < 0, length, places), self.embedding))
 
 
 def _check_sequence(layer: object, x: Any) -> None:

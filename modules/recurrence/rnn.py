@@ -118,15 +118,20 @@ class RNN(Module, Generic[Carry]):  # weft: skip(of any cell)
         # Lengths become a mask, so that one rule holds for both directions and any padding.
         mask = _mask(x, axis, lengths, mask)
         cell: Any = self.cell
+
+        def first(array: Any) -> Any:
+            return None if array is None else jax.lax.index_in_dim(array, 0, axis, keepdims=False)
+
         if initial_carry is None:
-            initial_carry = cell.initial_carry(jax.lax.index_in_dim(x, 0, axis, keepdims=False))
+            initial_carry = cell.initial_carry(first(x))
         # One key a step: with one key for all, a cell with dropout would drop the same features at each step.
         keys = jax.random.split(key, x.shape[axis]) if key is not None and takes_key(cell) else None
         # On an explicit mesh the sharding is part of the carry's type, and a scan refuses a carry whose type changes.
         if is_divided(*jax.tree.leaves((cell, initial_carry, x))):
-            step_mask = None if mask is None else jax.lax.index_in_dim(mask, 0, axis, keepdims=False)
-            first = jax.lax.index_in_dim(x, 0, axis, keepdims=False), step_mask, None if keys is None else keys[0]
-            initial_carry = settled(initial_carry, lambda carry: _step(cell, carry, *first)[0])
+            first_key = None if keys is None else keys[0]
+            initial_carry = settled(
+                initial_carry, lambda carry: _step(cell, carry, first(x), first(mask), first_key)[0]
+            )
         run = _scan(axis, self.reverse if reverse is None else reverse, self.unroll)
         carry, y = run(cell, in_policy(initial_carry), x, mask, keys)
         return (carry, y) if return_carry else y
