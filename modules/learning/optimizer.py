@@ -134,10 +134,9 @@ class PerFilter:
 
     def update(self, updates: Any, state: Any, params: Any, **extra: Any) -> tuple[Any, Any]:
         """Returns the updates of all parameters, and the next states of the transformations."""
-        each = zip(self.transformations, range(len(self.transformations)), state, strict=True)
         done = [
-            _update(tx, self._part(updates, g), state, self._part(params, g), self._extra(extra, params, g))
-            for tx, g, state in each
+            _update(tx, self._part(updates, group), own, self._part(params, group), self._extra(extra, params, group))
+            for group, (tx, own) in enumerate(zip(self.transformations, state, strict=True))
         ]
         treedef = trees.structure(params)
         rows = [treedef.flatten_up_to(moved) for moved, _ in done]
@@ -434,15 +433,20 @@ def _form(value: Any) -> tuple[tuple[int, ...], bool]:
 def _misshapen(
     values: Mapping[Path, Any], expected: Mapping[Path, Any], forms: Sequence[Any], root: str, whose: str
 ) -> list[str]:
-    """Returns a line for each value that has another shape than expected, or is complex where that is real."""
+    """Returns a line for each value that has another shape than expected, or is complex where that is real.
+
+    The forms of the expected values are given, because a layout has them: an eager update would spend its time on them.
+    """
     lines: list[str] = []
-    for (path, value), form in zip(expected.items(), forms, strict=True):
-        if path in values and _form(values[path]) != form:
-            now, was = (jnp.shape(x) for x in (values[path], value))
-            if now == was:
-                now, was = (jnp.result_type(x).name for x in (values[path], value))
-            sort = "dtype" if isinstance(now, str) else "shape"
-            lines.append(f"{format_path(path, root)} is of {sort} {now}, {whose} of {was}")
+    for (path, was), form in zip(expected.items(), forms, strict=True):
+        if path not in values or _form(values[path]) == form:
+            continue
+        now = values[path]
+        if jnp.shape(now) != jnp.shape(was):
+            differing = f"shape {jnp.shape(now)}, {whose} of {jnp.shape(was)}"
+        else:
+            differing = f"dtype {jnp.result_type(now).name}, {whose} of {jnp.result_type(was).name}"
+        lines.append(f"{format_path(path, root)} is of {differing}")
     return lines
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any, Self, TypeVar, overload
+from typing import Any, NamedTuple, Self, TypeVar, overload
 
 import equinox as eqx
 import jax
@@ -143,6 +143,17 @@ class UnderPolicy(Combinator[L_co]):
         return value, self if successor is layer else self.replace(layer=successor)
 
 
+class _CastRecord(NamedTuple):
+    """The leaves of a record among the arguments, before and after the cast."""
+
+    originals: list[Any]
+    casts: list[Any]
+
+    def shares(self, leaves: list[Any]) -> int:
+        """Returns how many leaves of another record are those of this one, unchanged."""
+        return sum(now is was for now, was in zip(leaves, self.casts, strict=True))
+
+
 class _Return:
     """Restores dtypes in the result of a function whose arguments were cast.
 
@@ -158,10 +169,10 @@ class _Return:
         # a cast of its cast.
         self.low = low  # alive, so that the ids stay those of its arrays
         self.original_of = {id(b): a for a, b in zip(jax.tree.leaves(arguments), jax.tree.leaves(low), strict=True)}
-        self.records: dict[Any, list[tuple[list[Any], list[Any]]]] = {}
+        self.records: dict[Any, list[_CastRecord]] = {}
         for before, after in zip(_records(arguments), _records(low), strict=True):
-            rows = jax.tree.leaves(before), jax.tree.leaves(after)
-            self.records.setdefault(trees.structure(before), []).append(rows)
+            record = _CastRecord(jax.tree.leaves(before), jax.tree.leaves(after))
+            self.records.setdefault(trees.structure(before), []).append(record)
 
     def of(self, out: Any) -> Any:
         """Returns the result with all dtypes restored."""
@@ -170,18 +181,15 @@ class _Return:
         for node in trees.flatten(out, self._is_successor)[0]:
             if self._is_successor(node):
                 own = [next(leaves).value for _ in jax.tree.leaves(node)]
-                values += map(self._successor_of, own, self._followed(node, own))
+                # Of several arguments of this structure, it succeeds the one with which it shares most arrays.
+                argument = max(self.records[trees.structure(node)], key=lambda record: record.shares(own))
+                values += map(self._successor_of, own, argument.originals)
             else:
                 values.append(self._result(next(leaves)))
         return trees.structure(out).unflatten(values)
 
     def _is_successor(self, node: Any) -> bool:
         return isinstance(node, eqx.Module) and trees.structure(node) in self.records
-
-    def _followed(self, record: Any, leaves: list[Any]) -> list[Any]:
-        """Returns the leaves of the argument that a record succeeds: the one with which it shares most arrays."""
-        alike = self.records[trees.structure(record)]
-        return max(alike, key=lambda rows: sum(now is was for now, was in zip(leaves, rows[1], strict=True)))[0]
 
     def _successor_of(self, now: Any, before: Any) -> Any:
         if id(now) in self.original_of:

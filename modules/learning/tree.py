@@ -274,6 +274,7 @@ def labels(tree: T, by_filter: Mapping[Any, Any], *, wrt: Filter = Param) -> T:
     {'b': 'slow', 'w': 'fast'}
     """
     parameters, names = chosen(tree, wrt), list(by_filter.values())
+    # Never None: `sort_leaves` raises for a parameter that matches no filter.
     places = sort_leaves(parameters, tuple(by_filter))
     return only_leaves(tree, {leaf.path: names[place or 0] for leaf, place in zip(parameters, places, strict=True)})
 

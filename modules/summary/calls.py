@@ -119,8 +119,9 @@ def _recorded(
     proceed: Callable[[], Any] | None = None,
 ) -> Any:
     __tracebackhide__ = True
+    args, kwargs = arguments
     path, place = place_of(recording.running, record)
-    inputs = described(arguments[0], {name: value for name, value in arguments[1].items() if value is not None})
+    inputs = described(args, {key: value for key, value in kwargs.items() if value is not None})
     running = Running(record, path, place)
     call = Call(path, place if name == "__call__" else f"{place}.{name}()", 0, type(record), inputs)
     # A layer that is called many times with the same shapes would fill the table with equal rows.
@@ -128,11 +129,11 @@ def _recorded(
     if is_new:
         recording.seen.add((call.place, inputs))
         recording.calls.append(call)
-        call.depth = len({place, *(call.place for call in recording.running)}) - 1
+        call.depth = len({place, *(outer.place for outer in recording.running)}) - 1
     recording.running.append(running)
     try:
         with tabulate_context(next(_numbers)):
-            result = method(record, *arguments[0], **arguments[1]) if proceed is None else proceed()
+            result = method(record, *args, **kwargs) if proceed is None else proceed()
     finally:
         recording.running.pop()
     if is_new:

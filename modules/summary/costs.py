@@ -6,7 +6,6 @@ nobody knows the length of a `while` loop, whose body stays counted once.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -96,7 +95,8 @@ def _further_turns(jaxpr: Jaxpr) -> Cost:
             turns = equation.params["length"]
             # XLA's estimate has one iteration already.
             total += estimate_program(equation.params["jaxpr"]) * (turns - 1)
-        total = functools.reduce(lambda cost, inner: cost + _further_turns(inner) * turns, _inner(equation), total)
+        for inner in _inner(equation):
+            total += _further_turns(inner) * turns
     return total
 
 

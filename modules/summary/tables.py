@@ -173,10 +173,9 @@ def _sharding(value: Any) -> Any:
 def _where(value: Any, sharding: Any) -> str:
     if sharding is None:
         return "nowhere: a shape" if isinstance(value, jax.ShapeDtypeStruct) else "one device"
-    if (
-        not (isinstance(value, Tracer) or isinstance(getattr(sharding, "mesh", None), AbstractMesh))
-        and len(sharding.device_set) == 1
-    ):
+    # A tracer and an abstract mesh have no devices.
+    has_devices = not isinstance(value, Tracer) and not isinstance(getattr(sharding, "mesh", None), AbstractMesh)
+    if has_devices and len(sharding.device_set) == 1:
         return "one device"
     # Told apart from one device: a replicated array takes its bytes on each of them.
     if sharding.is_fully_replicated:
