@@ -185,7 +185,9 @@ class _FlaxFile:
                 self._report(node, f"weft.nnx has no {name.removeprefix(_NNX + '.')}", "use names that both have")
             if name.startswith("flax.") and not of_nnx:
                 self._report_part(node, name)
-            if not (name == "flax" or name.startswith("flax.")) or (alias.asname and not of_nnx and name != "flax"):
+            is_flax = name == "flax" or name.startswith("flax.")
+            # `import flax.struct as struct` binds that part alone, and stays.
+            if not is_flax or (alias.asname and not of_nnx and name != "flax"):
                 new.append(alias)
             elif alias.asname and of_nnx:
                 new.append(alias.with_changes(name=as_node(ours or name)))
@@ -250,7 +252,7 @@ def foreign(source: Source, project: Project) -> list[Finding]:
     # Objects that such a library creates are flax's, and the program would mix them with weft's.
     tops = {name.split(".")[0] for name in source.imports if not name.startswith(".")}
     return [
-        Finding(source.path, 1, f"import {top}", f"the library uses flax.nnx; {_STAYS}", "", True)
+        Finding(source.path, 1, f"import {top}", f"the library uses flax.nnx; {_STAYS}", holds=True)
         for top in sorted(tops)
         if top and top not in _KNOWN and not project.has_top(top) and _is_over_flax(top)
     ]

@@ -71,7 +71,7 @@ def _readers(project: Project, done: Migrated) -> dict[Source, Reader]:
                 # Files that the user did not name are read only to find groups, so their syntax is not the user's
                 # question.
                 fix = "rewrite it by hand, or repair its syntax"
-                done.findings.append(Finding(source.path, 1, "the file", str(error), fix, True))
+                done.findings.append(Finding(source.path, 1, "the file", str(error), fix, holds=True))
     return readers
 
 
@@ -96,7 +96,7 @@ def _over_nnx(project: Project, readers: dict[Source, Reader], done: Migrated) -
             holding.setdefault(group, firm[0])
         elif source.mentions("flax") and (changes is None or (not source.asked and changes.edits)):
             why = "it is not among the files to migrate" if not source.asked else "it cannot be parsed"
-            holding.setdefault(group, Finding(source.path, 1, "the file", why, "", True))
+            holding.setdefault(group, Finding(source.path, 1, "the file", why, holds=True))
     moving: dict[Source, Changes] = {}
     for source in sorted(concerned, key=lambda source: source.path):
         changes, group = changes_by_file[source], groups[source]
@@ -117,8 +117,10 @@ def _over_nnx(project: Project, readers: dict[Source, Reader], done: Migrated) -
         if holder not in changes.findings:
             place = f"{holder.file.name}:{holder.line}"
             why = f"it is connected by imports to {place}, which must stay with flax ({holder.code})"
-            done.findings.append(Finding(source.path, 1, "flax.nnx", why, "resolve that finding first", True, "none"))
-        elif changes.edits:
+            done.findings.append(
+                Finding(source.path, 1, "flax.nnx", why, "resolve that finding first", holds=True, work="none")
+            )
+        else:
             why = "the rest of the file stays with flax.nnx, because both must not be mixed"
             done.findings.append(dataclasses.replace(holder, code="flax.nnx", why=why, fix="", work="none"))
     return moving

@@ -174,10 +174,9 @@ class Project:
             return source
 
         for loaded in self._loaded:
-            first, *others = [source for source in loaded if source.mentions(library)] or [None]
-            for source in others:
-                if first is not None and source is not None:
-                    over[top(source)] = top(first)
+            concerned = [source for source in loaded if source.mentions(library)]
+            for source in concerned[1:]:
+                over[top(source)] = top(concerned[0])
         return {source: top(source) for source in self.sources}
 
 

@@ -26,7 +26,7 @@ def table(findings: Iterable[Finding]) -> str:
         code = Counter(sorted(finding.code for finding in places)).most_common(1)[0][0]
         code = code if len(code) <= _LONGEST else f"{code[: _LONGEST - 3]}..."
         cells.append((work, str(len(places)), str(len({finding.file for finding in places})), code, fix))
-    column = max(len(row[3]) for row in cells)
+    column = max(len(code) for _, _, _, code, _ in cells)
     return "\n".join(_line(*row, column) for row in cells)
 
 

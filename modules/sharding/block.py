@@ -100,9 +100,7 @@ def _check(mesh: Any, rules: Any) -> None:
     if not isinstance(mesh, Mesh | AbstractMesh):
         raise AxisError(f"rules are for a mesh, not for a {type(mesh).__name__}", fix="axis_rules(mesh, rules)")
     pairs = list(rules.items()) if isinstance(rules, Mapping) else list(rules)
-    strange = [pair for pair in pairs if not isinstance(pair, tuple) or len(pair) != 2]
-    strange += [pair for pair in pairs if pair not in strange and not isinstance(pair[0], str | Maybe | EllipsisType)]
-    strange += [pair for pair in pairs if pair not in strange and len(set(axes_of(pair[1]))) < len(axes_of(pair[1]))]
+    strange = [pair for pair in pairs if not _is_rule(pair)]
     if strange:
         raise AxisError(
             "rules map names to different axes of a mesh",
@@ -116,6 +114,14 @@ def _check(mesh: Any, rules: Any) -> None:
             f"there are two rules for {', '.join(twice)}",
             fix='keep one of them; an axis may be divided over several axes of the mesh: "batch": ("data", "fsdp")',
         )
+
+
+def _is_rule(pair: Any) -> bool:
+    if not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str | Maybe | EllipsisType):
+        return False
+    # An axis of the mesh cannot divide an axis of an array twice.
+    axes = axes_of(pair[1])
+    return len(set(axes)) == len(axes)
 
 
 def _set(mesh: AnyMesh) -> contextlib.AbstractContextManager[Any]:

@@ -201,6 +201,7 @@ def _named_arrays(tree: Any, names: NamesByFilter | None, table: Table) -> Itera
         if axes.names is None and named is not None:
             # The names of dims are there for the checks, too, so only rules for them make them names of axes.
             dims = _names_of_dims(model, table)
+            # Aligned at the last axis: a stack has axes in front of the dims, and dims such as `*batch` may be no axis.
             named = (*named[: max(0, len(named) - len(dims))], *dims[max(0, len(dims) - len(named)) :])
             yield _Named(leaf, named, axes if any(dims) else None)
             continue
