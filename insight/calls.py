@@ -56,9 +56,12 @@ def around_calls(around: Around, name: str, roots: Iterable[Any] = ()) -> Genera
             other path begins with the type of the outermost module whose method runs.
     """
     outer, nnx = _around.get(), nnx_if_loaded()
-    both = around if outer is None else lambda path, module, method, proceed: outer(
-        path, module, method, lambda: around(path, module, method, proceed)
-    )  # fmt: skip
+
+    def with_outer(path: str, module: Any, method: str, proceed: Callable[[], Any]) -> Any:
+        __tracebackhide__ = True
+        within = functools.partial(around, path, module, method, proceed)
+        return within() if outer is None else outer(path, module, method, within)
+
     objects: Any = contextlib.nullcontext()
     # An outer block has wrapped the methods already; wrapped twice, each call would be seen twice.
     if nnx is not None and outer is None:
@@ -67,7 +70,7 @@ def around_calls(around: Around, name: str, roots: Iterable[Any] = ()) -> Genera
     with contextlib.ExitStack() as stack:
         for root in roots:
             stack.enter_context(calling(root, _parts_of(root), ""))
-        with watching_methods(see_calls, _around, both), objects, purpose:
+        with watching_methods(see_calls, _around, with_outer), objects, purpose:
             yield
 
 

@@ -12,7 +12,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar, overload
+from typing import Any, NamedTuple, TypeVar, overload
 
 import jax
 import jax.numpy as jnp
@@ -119,13 +119,22 @@ def _checking(session: Session) -> Generator[None]:
         session.finish()
 
 
+class WaitingCall(NamedTuple):
+    """A call whose outputs are still to be checked: its program, states, arguments and outcome."""
+
+    guarded: Guarded
+    states: Any
+    arguments: Any
+    outcome: Any
+
+
 @dataclass(eq=False)
 class Session:
     """One use of `nonfinite`, with the calls whose outputs are still to be checked."""
 
     keep_donated: bool
     waiting: int
-    calls: deque[tuple[Guarded, Any, Any, Any]] = field(default_factory=lambda: deque[Any]())
+    calls: deque[WaitingCall] = field(default_factory=lambda: deque[Any]())
     # Weakly: what is compiled to be looked at goes with the plan.
     plans: weakref.WeakKeyDictionary[Plan, Plan] = field(default_factory=lambda: weakref.WeakKeyDictionary[Any, Any]())
 
@@ -147,9 +156,9 @@ class Session:
         # A donated buffer is deleted by the call, and the second run needs the values.
         copies = jax.tree.map(jnp.copy, groups) if guarded.donates and self.keep_donated else groups
         out, updates, (outcome, states), *more = guarded.lifted(extra, *groups)
-        self.calls.append((guarded, states, (extra, *copies), outcome))
+        self.calls.append(WaitingCall(guarded, states, (extra, *copies), outcome))
         # A call that has finished is checked at once, because that costs no waiting and frees its arguments.
-        while self.calls and (len(self.calls) > self.waiting or self.calls[0][1].is_ready()):
+        while self.calls and (len(self.calls) > self.waiting or self.calls[0].states.is_ready()):
             self.look()
         return out, updates, outcome, *more
 

@@ -189,11 +189,11 @@ def _scan(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
 def _while(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
     params, outs = step.eqn.params, run.bind(step.eqn, values)
     num_cond, num_body = params["cond_nconsts"], params["body_nconsts"]
-    cond, body, num = params["cond_jaxpr"], params["body_jaxpr"], num_cond + num_body
+    cond, body, num_consts = params["cond_jaxpr"], params["body_jaxpr"], num_cond + num_body
 
     def turn(*inputs: Any) -> list[Any]:
         """Runs one iteration of a loop whose condition is batched by `vmap`: finished examples keep their carry."""
-        goes_on, old = _jax.run(cond, [*inputs[:num_cond], *inputs[num:]])[0], inputs[num:]
+        goes_on, old = _jax.run(cond, [*inputs[:num_cond], *inputs[num_consts:]])[0], inputs[num_consts:]
         new = _jax.run(body, inputs[num_cond:])
         picks = [jnp.reshape(goes_on, goes_on.shape + (1,) * (x.ndim - goes_on.ndim)) for x in new]
         return [
@@ -204,15 +204,15 @@ def _while(run: Run, step: Step, values: Sequence[Any]) -> Sequence[Any]:
     # lowers the loop, so the interpreted body has to select, too.
     if is_batched := bool(cond.out_avals[0].shape):
         body = _jax.make_jaxpr(turn)(*(jax.typeof(x) for x in values))
+    # The batched body takes the condition's constants, too.
     first = 0 if is_batched else num_cond
-    condition, call = jax.jit(lambda *all: _jax.run(cond, all)[0]), run.context.call
+    condition, call = jax.jit(lambda *inputs: _jax.run(cond, inputs)[0]), run.context.call
 
     def goes_on(i: int, carry: Sequence[Any]) -> bool:
         return bool(np.any(call(condition, [*values[:num_cond], *carry])))
 
-    step.descend = Loop(
-        run, step, "while_loop", body, first, values[first:num], values[num:], lambda i: [], goes_on
-    ).descend
+    consts, carry = values[first:num_consts], values[num_consts:]
+    step.descend = Loop(run, step, "while_loop", body, first, consts, carry, lambda i: [], goes_on).descend
     return outs
 
 

@@ -229,7 +229,7 @@ class Run:
         """Finds the inputs that caused the bad output of a step, while their arrays are still alive."""
         eqn, name = step.eqn, step.eqn.primitive.name
         # One output is enough to explain a step: the worst, since NaN hides infinities that came before it.
-        which = next(i for i, state in enumerate(step.states) if state == max(step.states))
+        which = step.states.index(max(step.states))
         out, bad = outs[which], [self.state(atom) for atom in eqn.invars]
         masks = [~np.asarray(jnp.isfinite(x)) if is_inexact(x) else np.zeros(jnp.shape(x), bool) for x in values]
         mask = step.mask = ~np.asarray(jnp.isfinite(out))

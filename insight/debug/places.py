@@ -57,10 +57,12 @@ def place_of(eqn: JaxprEqn, is_differentiated: bool = False) -> Place:
 
 def count_own_maps(eqn: JaxprEqn) -> int:
     """The number of `vmap`s around an equation that functions of JAX's opened themselves, as `jnp.linalg.inv` does."""
-    lines = [(file, function) for file, function, *_ in _jax.lines_of(eqn)]
-    callers = (next((f for f, _ in lines[i + 1 :] if not f.endswith(_PLUMBING)), "") for i, line in enumerate(lines)
-               if line[1].endswith(MAPPED))  # fmt: skip
-    return sum(owner_of(file) == "jax" for file in callers)
+    lines, count = _jax.lines_of(eqn), 0
+    for i, (_, function, *_) in enumerate(lines):
+        if function.endswith(MAPPED):
+            caller = next((file for file, *_ in lines[i + 1 :] if not file.endswith(_PLUMBING)), "")
+            count += owner_of(caller) == "jax"
+    return count
 
 
 def _derived(name: str, text: str, inner: list[tuple[str, str, int, int, int]], is_differentiated: bool) -> str:

@@ -34,6 +34,7 @@ from weft.transforms.autodiff import GRAD
 from weft.transforms.compilation import JIT, JitFunction
 
 COLUMNS = ("mean", "rms", "max", "zeros", "nonfinite")
+_RMS = COLUMNS.index("rms")
 KINDS = ("parameter", "gradient", "update", "activation")
 
 
@@ -129,7 +130,7 @@ def _watched(compiled: JitFunction[..., Any], filter: Any) -> JitFunction[..., A
             # What a step prunes or grows has no update.
             if path in after and after[path] is not value and after[path].shape == value.shape:
                 change = after[path] - value
-                _sow("update", path, change, _statistics(change)[1] / _statistics(value)[1])
+                _sow("update", path, change, _statistics(change)[_RMS] / _statistics(value)[_RMS])
         return out
 
     return JitFunction(observed, compiled._options, compiled._interpreted.boundary, WATCH)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,30 +35,29 @@ def activations_of(program: Program) -> Activations:
     """Finds the values that forward equations compute and backward equations read."""
     unseen: set[str] = set()
 
+    def evaluated(closed: ClosedJaxpr, values: Sequence[Any]) -> Any:
+        return _jax.evaluate(closed.jaxpr, closed.consts, values, run)
+
     def run(equation: JaxprEqn, values: list[Any]) -> Any:
         if is_backward(equation) or not any(map(is_backward, iter_equations([equation]))):
             return _jax.bind_equation(equation, values)
         name, params = equation.primitive.name, equation.params
         if name in ("jit", "pjit"):
             # `jit` inside of the step hides forward and backward equations in one, so it is inlined.
-            return _jax.evaluate(params["jaxpr"].jaxpr, params["jaxpr"].consts, values, run)
+            return evaluated(params["jaxpr"], values)
         # A loop around a derivative (gradients that are accumulated) keeps the activations of one turn at a time.
         if name == "scan":
             unsliced = sum(equations.scan_counts(params))
             # The turn is evaluated for its equations only: its outputs are dropped, and the loop itself follows.
-            turn = [*values[:unsliced], *(stacked[0] for stacked in values[unsliced:])]
-            _jax.evaluate(params["jaxpr"].jaxpr, params["jaxpr"].consts, turn, run)
+            evaluated(params["jaxpr"], [*values[:unsliced], *(stacked[0] for stacked in values[unsliced:])])
         elif name == "while":
-            _jax.evaluate(
-                params["body_jaxpr"].jaxpr, params["body_jaxpr"].consts, values[params["cond_nconsts"] :], run
-            )
+            evaluated(params["body_jaxpr"], values[params["cond_nconsts"] :])
         else:
             unseen.add(name)
         return _jax.bind_equation(equation, values)
 
-    closed = program.closed
     avals = [argument.aval for argument in program.arguments]
-    flat = jax.make_jaxpr(lambda *arrays: _jax.evaluate(closed.jaxpr, closed.consts, arrays, run))(*avals)
+    flat = jax.make_jaxpr(lambda *arrays: evaluated(program.closed, arrays))(*avals)
     # An activation crosses from forward to backward: a forward equation computes it, and a backward one reads it.
     # Equations that read no variable give constants, which are no activations.
     made: dict[Any, tuple[JaxprEqn, int]] = {}

@@ -78,7 +78,7 @@ def _shapes(activations: Activations) -> list[tuple[int, ...]]:
 
 def grown_axes(shape: tuple[int, ...], larger: tuple[int, ...]) -> list[int]:
     """Returns the axes that grow with the batch, of a value's shapes in the two traces."""
-    return [axis for axis, sizes in enumerate(zip(shape, larger, strict=False)) if sizes[0] != sizes[1]]
+    return [axis for axis, (size, longer) in enumerate(zip(shape, larger, strict=False)) if size != longer]
 
 
 def smallest_micro_batch(program: Program, larger: Program, batch: Batch) -> MicroBatch | None:

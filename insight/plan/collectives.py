@@ -82,7 +82,8 @@ def phase_of(instruction: Instruction, module: Module) -> str:
     # a gradient that the update reads is backward, and what was recomputed is read by the backward pass alone.
     before = [_PHASES.index(phase_of(each, module)) for each in _nearest_named(instruction, module.sources)]
     after = [_PHASES.index(phase_of(each, module)) for each in _nearest_named(instruction, module.readers)]
-    return _PHASES[min(max(before, default=len(_PHASES) - 1), *after, len(_PHASES) - 1)]
+    last = len(_PHASES) - 1
+    return _PHASES[min(max(before, default=last), *after, last)]
 
 
 def _nearest_named(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from jax.sharding import AbstractMesh, AxisType, Mesh
 from weft.core.errors import AxisError, MeshError
@@ -28,6 +28,16 @@ TABLES = {"data": DATA, "fsdp": FSDP, "tensor": TENSOR, "fsdp_tensor": {**TENSOR
 _FIRST: Any = object()
 # A layer that is divided into more parts than this leaves each device a product too small to keep it busy.
 _MOST_TENSOR_PARTS = 64
+
+
+class Candidate(NamedTuple):
+    """A mesh that `search` may plan: the table's name, sizes by axis, the traced step, and its bytes a device."""
+
+    table: str
+    sizes: dict[str, int]
+    program: Program
+    trace: Callable[[int], Program]
+    local: int
 
 
 class Planning:
@@ -119,7 +129,7 @@ class Planning:
         Raises:
             MeshError: if no mesh divides the step and holds its arguments.
         """
-        device, candidates = hardware_of(hardware), []
+        device, candidates = hardware_of(hardware), list[Candidate]()
         # Tensor parallelism stays within a node, because its collectives are in every layer and need the fast link.
         parts = [2**i for i in range(devices.bit_length())]
         parts = [n for n in parts if devices % n == 0 and n <= min(device.node, _MOST_TENSOR_PARTS)]
@@ -137,17 +147,17 @@ class Planning:
                     program = trace()
                     local = sum(argument.local for argument in program.arguments)
                     if local <= device.memory:
-                        candidates.append((local, len(candidates), name, shape, program, trace))
+                        candidates.append(Candidate(name, shape, program, trace, local))
         if not candidates:
             raise MeshError(
                 f"no mesh of {devices} {device.name} divides the arguments of this step and has room for them"
             )
         # Compiling takes seconds a candidate, tracing much less: the least memory is the cheapest good guess.
-        chosen = sorted(candidates)[:most]
+        chosen = sorted(candidates, key=lambda candidate: candidate.local)[:most]
         with progress_bar("planning", 2 * len(chosen), progress) as stage:
             plans = [
-                (name, shape, _planned(program, trace, as_mesh(shape), device, stage))
-                for *_, name, shape, program, trace in chosen
+                (each.table, each.sizes, _planned(each.program, each.trace, as_mesh(each.sizes), device, stage))
+                for each in chosen
             ]
         return sorted((entry for entry in plans if entry[2].fits), key=lambda entry: entry[2].seconds.serial)
 
