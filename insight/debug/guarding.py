@@ -119,7 +119,7 @@ def _checking(session: Session) -> Generator[None]:
         session.finish()
 
 
-class WaitingCall(NamedTuple):
+class PendingCall(NamedTuple):
     """A call whose outputs are still to be checked: its program, states, arguments and outcome."""
 
     guarded: Guarded
@@ -134,7 +134,7 @@ class Session:
 
     keep_donated: bool
     waiting: int
-    calls: deque[WaitingCall] = field(default_factory=lambda: deque[Any]())
+    calls: deque[PendingCall] = field(default_factory=lambda: deque[Any]())
     # Weakly: what is compiled to be looked at goes with the plan.
     plans: weakref.WeakKeyDictionary[Plan, Plan] = field(default_factory=lambda: weakref.WeakKeyDictionary[Any, Any]())
 
@@ -156,7 +156,7 @@ class Session:
         # A donated buffer is deleted by the call, and the second run needs the values.
         copies = jax.tree.map(jnp.copy, groups) if guarded.donates and self.keep_donated else groups
         out, updates, (outcome, states), *more = guarded.lifted(extra, *groups)
-        self.calls.append(WaitingCall(guarded, states, (extra, *copies), outcome))
+        self.calls.append(PendingCall(guarded, states, (extra, *copies), outcome))
         # A call that has finished is checked at once, because that costs no waiting and frees its arguments.
         while self.calls and (len(self.calls) > self.waiting or self.calls[0].states.is_ready()):
             self.look()
