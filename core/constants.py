@@ -13,7 +13,7 @@ import copyreg
 import dataclasses
 import enum
 import functools
-import os
+import itertools
 import sys
 from collections.abc import Collection, Hashable
 from types import BuiltinFunctionType, FunctionType, ModuleType
@@ -33,7 +33,8 @@ _JITTED = cast("type[Any]", type(untyped_jax.jit(lambda: None)))
 # Declared as Any, because `isinstance` would narrow a value to types of which a strict checker knows only parts.
 _PLAIN: Any = (str, bytes, bool, int, type(None), type(...), np.dtype, np.generic)
 _GROUPS: Any = (tuple, frozenset)
-# Values that are compared by identity: functions of libraries, and those whose traces JAX caches already.
+# Values that are compared by identity: functions of libraries, and those whose traces JAX caches already. A builtin
+# method of an object is none of them (`[].append` reads the list), only those of modules and classes are.
 _BY_IDENTITY: Any = (enum.Enum, BuiltinFunctionType, np.ufunc, jnp.ufunc, jax.custom_jvp, jax.custom_vjp, _JITTED)
 # A function that reads more values than this counts as one that may change: to search on costs more than a trace.
 _MOST = 1_000
@@ -153,9 +154,9 @@ class _Constants:
             return
         # The values that its methods read live as long as the class.
         lasting, self.lasting = self.lasting, False
-        for base in cls.__mro__:
-            for name, value in vars(base).items() if not _is_of_library(base) else ():
-                for inner in _INNER:
+        for base in itertools.filterfalse(_is_of_library, cls.__mro__):
+            for name, value in vars(base).items():
+                for inner in _INNER:  # one after another: a decorator may wrap what another one wraps
                     value = getattr(value, inner, value)
                 if isinstance(value, FunctionType):
                     # Methods that a decorator generated (`dataclass`) are no code of the program's.
@@ -168,7 +169,8 @@ class _Constants:
     def _function(self, function: FunctionType) -> None:
         code = function.__code__
         own = _is_own_file(code.co_filename)
-        if self.lasting and vars(sys.modules.get(function.__module__, os)) is not function.__globals__:
+        module = sys.modules.get(function.__module__)
+        if self.lasting and (module is None or vars(module) is not function.__globals__):
             raise _ChangesError  # its globals are not those of a module, and are freed with it
         self.key.append((code, function.__module__))
         names = frozenset(names_read(code))

@@ -12,7 +12,7 @@ import inspect
 import sys
 import weakref
 from collections.abc import Sequence
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any, cast
 
 from weft.core.edge import trees
@@ -26,8 +26,7 @@ _places: weakref.WeakKeyDictionary[type[Any], tuple[str, int]] = weakref.WeakKey
 
 def note_definition(cls: type[Any]) -> None:
     """Notes where a class is defined. Its `__init_subclass__` calls this, while the `class` statement runs."""
-    here = inspect.currentframe()
-    frame: FrameType | None = None if here is None or here.f_back is None else here.f_back.f_back
+    frame = inspect.currentframe()
     while frame is not None and frame.f_globals.get("__name__") != cls.__module__:
         frame = frame.f_back
     if frame is not None:

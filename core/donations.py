@@ -88,7 +88,8 @@ def naming_deleted(function: F, *, method: bool = False) -> F:
         try:
             return function(*args, **kwargs)
         except (RuntimeError, ValueError) as error:
-            explain_deleted(error, args[0] if method else (), (*args[method:], *kwargs.values()))
+            record, rest = (args[0], args[1:]) if method else ((), args)
+            explain_deleted(error, record, (*rest, *kwargs.values()))
             raise
 
     return cast("F", named)

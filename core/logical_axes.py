@@ -16,6 +16,7 @@ import math
 import threading
 import weakref
 from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import EllipsisType
 from typing import Any, cast
@@ -86,9 +87,9 @@ class AxisRules:
         Raises:
             AxisError: if they do not divide it.
         """
-        # On an explicit mesh the types of what is mapped say it.
-        says = isinstance(name, str) and AxisType.Explicit not in self.mesh.axis_types and _tracers.is_staged()
-        own = (self.axes(name) or ()) if says else ()
+        # On an explicit mesh the types of what is mapped say it, and eagerly nothing is moved.
+        is_automatic = AxisType.Explicit not in self.mesh.axis_types
+        own = (self.axes(name) or ()) if isinstance(name, str) and is_automatic and _tracers.is_staged() else ()
         axes = tuple(axis for axis in own if axis not in _tracers.mapped_mesh_axes())
         if axes:
             self.check_divisible((size,), (name,), PartitionSpec(axes), lambda: "the mapped axis of vmap")
@@ -112,7 +113,7 @@ class AxisRules:
             if axes is not None:
                 own = tuple(axis for axis in axes if axis not in divided)
                 divided.update(own)
-                entries[i] = own if len(own) > 1 else own[0] if own else None
+                entries[i] = _entry_of(own)
         return PartitionSpec(*entries)
 
     def place(
@@ -144,10 +145,10 @@ class AxisRules:
         mesh = mesh if mesh.shape == self.mesh.shape else self.mesh
         manual = [axis for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind is AxisType.Manual]
         spec = self.spec(names, (*manual, *_tracers.mapped_mesh_axes()))
-        decides = any(entry is not _OPEN for entry in spec)
+        has_rules = any(entry is not _OPEN for entry in spec)
         if (notes := _notes.get()) is not None:
-            notes.append(Placed(where(), value.shape, value.dtype, tuple(names), spec if decides else None))
-        if not decides:
+            notes.append(Placed(where(), value.shape, value.dtype, tuple(names), spec if has_rules else None))
+        if not has_rules:
             return value
         self.check_divisible(value.shape, names, spec, where)
         kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
@@ -198,6 +199,11 @@ def axes_of(entry: Any) -> tuple[Any, ...]:
     return () if entry is None else tuple(cast("list[Any]", entry)) if isinstance(entry, tuple | list) else (entry,)
 
 
+def _entry_of(axes: MeshAxes) -> MeshAxes | str | None:
+    """The inverse of `axes_of`, in the form in which JAX prints specs: one axis alone, and None for no axis."""
+    return axes if len(axes) > 1 else axes[0] if axes else None
+
+
 def show_mesh(mesh: AnyMesh) -> str:
     return ", ".join(f"{name}={size}" for name, size in mesh.shape.items())
 
@@ -208,8 +214,7 @@ def _only(spec: PartitionSpec, kinds: Mapping[str, AxisType], kind: AxisType) ->
     def entry(whole: Any) -> Any:
         if whole is _OPEN:
             return whole
-        axes = tuple(axis for axis in axes_of(whole) if kinds[axis] is kind)
-        return axes if len(axes) > 1 else axes[0] if axes else None
+        return _entry_of(tuple(axis for axis in axes_of(whole) if kinds[axis] is kind))
 
     return PartitionSpec(*map(entry, spec))
 
@@ -244,11 +249,8 @@ def interned(rules: AxisRules) -> AxisRules:
         return _known.setdefault(key, rules)
 
 
-@contextlib.contextmanager
-def in_force(rules: AxisRules | None) -> Generator[None]:
-    """Puts rules in force for a `with` block, in this thread or task."""
-    with contexts.axis_rules.scope(rules):
-        yield
+# A `with` block in which rules are in force, in this thread or task.
+in_force: Callable[[AxisRules | None], AbstractContextManager[None]] = contexts.axis_rules.scope
 
 
 @contextlib.contextmanager

@@ -111,12 +111,12 @@ def fold(
     >>> fold([1, [2, 3]], lambda x: makeup_of(x) if type(x) is list else x, lambda *x: sum(x[-1]), lambda level: 0)
     6
     """
-
     answer = look(value)
     return _inside(value, answer, (look, combine, again, deepest), ()) if type(answer) is Makeup else cast("R", answer)
 
 
 def _inside(value: Any, makeup: Makeup, options: Any, around: tuple[int, ...]) -> Any:
+    """The answer about a value whose parts decide; `around` has the ids of the values that it lies in."""
     look, combine, again, deepest = options
     if id(value) in around:
         return again(len(around) - around.index(id(value)))

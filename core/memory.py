@@ -169,11 +169,11 @@ def handle_of(function: Any) -> Handle | TransformedHandle:
     Raises:
         TypeError: if it cannot have weak references.
     """
-    recipe = _recipe(function)
-    if recipe is not None and recipe[1]:
-        transform, (inner, *args), options = recipe
+    transform, args, options = _recipe(function) or (None, (), {})
+    if args:  # not if the function was given by name, as an option
+        inner, *args = args
         with contextlib.suppress(TypeError):  # options that cannot be hashed
-            return TransformedHandle(handle_of(_identity(inner)), transform, tuple(args), options)
+            return TransformedHandle(handle_of(_identity(inner)), cast(Any, transform), tuple(args), options)
     handle = _handles.get(id(function))
     # The table may still have the handle of a freed function with the same id, whose callback has not run yet.
     if handle is None or handle() is not function:
@@ -209,8 +209,7 @@ def remembered(
 
     Returns:
         None if no memory can be shared: a function or an option cannot be hashed, or a function inside of a trace
-            closes
-        over values, which may be tracers of that trace.
+        closes over values, which may be tracers of that trace.
     """
     if rule.shares == "never":
         return None
@@ -272,6 +271,7 @@ def _identity(function: Any) -> Any:
 
 
 def _holds_values(function: Any) -> bool:
+    """Whether a function may hold arrays or tracers, in its closure, its defaults or its attributes."""
     if isinstance(function, types.FunctionType):
         may_hold = function.__closure__ or function.__defaults__ or function.__kwdefaults__
         return bool(may_hold) and constants_of(function) is None
@@ -285,9 +285,10 @@ def key_of(option: Any) -> Any:
         TypeError: if it cannot be hashed, or if the key would keep arrays alive (a record, a function with a closure).
     """
     kind = cast("type[Any]", type(option))
+    if kind in _SMALL:  # first, because most options are small, and the tests below take longer
+        return kind, option
     if dataclasses.is_dataclass(option) and not isinstance(option, type | eqx.Module):
-        values = [getattr(option, field.name) for field in dataclasses.fields(option) if field.compare]
-        return (kind, *[(type(value), value) if type(value) in _SMALL else key_of(value) for value in values])
+        return (kind, *[key_of(getattr(option, field.name)) for field in dataclasses.fields(option) if field.compare])
     if isinstance(option, Mapping):
         # As a set, because two dicts with the same items in another order are the same option.
         items = cast("Mapping[Any, Any]", option).items()

@@ -203,7 +203,10 @@ def has_derivative(name: str) -> bool:
 
 
 def lines_of(eqn: JaxprEqn) -> list[tuple[str, str, int, int, int]]:
-    """Where an equation was traced, innermost first: file, function, line, and the columns on it (or 0, 0)."""
+    """Where an equation was traced, innermost first: (file, function, line, first column, end column).
+
+    The columns are 0 if the expression goes over several lines.
+    """
     traceback: Any = eqn.source_info.traceback
     if traceback is None:
         return []

@@ -15,7 +15,7 @@ import itertools
 import operator
 import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import BuiltinFunctionType, FrameType, FunctionType, MethodType
@@ -57,6 +57,19 @@ _derivations = (
 )  # fmt: skip
 
 
+def _running_traces() -> Iterator[Any]:
+    """The traces that the running code is inside of, innermost first: a trace refers to the trace around it."""
+    trace = trace_ctx.trace
+    while trace is not None:
+        yield trace
+        trace = getattr(trace, "parent_trace", None)
+
+
+def _stages(trace: object) -> bool:
+    """Whether a trace stages a program: of JAX's traces only these have a `frame`, which collects the equations."""
+    return hasattr(trace, "frame")
+
+
 def is_mapped(value: object) -> bool:
     """Whether an array differs along the axis of the `vmap` that is being traced; False inside other transforms.
 
@@ -69,15 +82,9 @@ def is_mapped(value: object) -> bool:
 def is_dead_tracer(tracer: Tracer[Any]) -> bool:
     """Whether a tracer belongs to no trace that the running code is inside of.
 
-    JAX has no public function for it; it raises, in most cases, when the tracer is used. A trace refers to the trace
-    around it, so this walks outwards.
+    JAX has no public function for it; it raises, in most cases, when the tracer is used.
     """
-    trace = trace_ctx.trace
-    while trace is not None:
-        if trace is tracer._trace:
-            return False
-        trace = getattr(trace, "parent_trace", None)
-    return True
+    return all(trace is not tracer._trace for trace in _running_traces())
 
 
 def is_of_running_trace(tracer: Tracer[Any]) -> bool:
@@ -87,12 +94,9 @@ def is_of_running_trace(tracer: Tracer[Any]) -> bool:
 
 def is_of_program(tracer: Tracer[Any]) -> bool:
     """Whether a tracer belongs to the innermost program that is being staged, or to a trace inside of that."""
-    trace = trace_ctx.trace
-    # Of JAX's traces only the one that stages a program has a `frame`. The walk outwards ends there, because what is
-    # further out belongs to another program.
-    while trace is not None and trace is not tracer._trace and not hasattr(trace, "frame"):
-        trace = getattr(trace, "parent_trace", None)
-    return trace is tracer._trace
+    # The search ends at the trace that stages a program, because what is further out belongs to another program.
+    ends = (trace for trace in _running_traces() if trace is tracer._trace or _stages(trace))
+    return next(ends, None) is tracer._trace
 
 
 def running_trace() -> object:
@@ -106,16 +110,14 @@ def running_trace() -> object:
 
 def is_outermost_trace() -> bool:
     """Whether the running trace stages a program, and lies inside of no other trace."""
-    outer = getattr(trace_ctx.trace, "parent_trace", None)
-    return outer is not None and getattr(outer, "parent_trace", None) is None and not hasattr(outer, "frame")
+    outer = list(_running_traces())[1:]
+    # Outermost of all is the eager trace, which stages nothing.
+    return len(outer) == 1 and not _stages(outer[0])
 
 
 def is_staged() -> bool:
     """Whether the running code is traced into a program, and not computed at once, as by `jax.grad` alone."""
-    trace = trace_ctx.trace
-    while trace is not None and not hasattr(trace, "frame"):
-        trace = getattr(trace, "parent_trace", None)
-    return trace is not None
+    return any(map(_stages, _running_traces()))
 
 
 def mapped_mesh_axes() -> Sequence[str]:
@@ -231,13 +233,14 @@ def traced_to_explain(note: Callable[[Any, int, int], None]) -> AbstractContextM
 
 
 def _note_axis(trace: Any, out: Any, note: Callable[[Any, int, int], None]) -> None:
+    """Notes the program's variable of a value that `vmap` has computed, with the position of the mapped axis in it."""
     value, axis = trace.to_batch_info(out)
-    while isinstance(axis, int) and not hasattr(getattr(value, "_trace", None), "frame"):
+    # Tracers of outer maps and derivatives lie around the variable. The variable has the axes of outer maps too, and
+    # each of them that lies at this position or before it moves the axis by one.
+    while isinstance(axis, int) and value is not None and not _stages(getattr(value, "_trace", None)):
         outer = getattr(value, "batch_dim", None)
         axis += isinstance(outer, int) and outer <= axis
         value = getattr(value, "val", getattr(value, "primal", None))
-        if value is None:
-            return
     if isinstance(axis, int) and value is not None:
         note(value.val, trace.axis_data.size, axis)
 
@@ -304,7 +307,7 @@ def traced_from(tracer: Tracer[Any], values: Sequence[object]) -> list[int]:
 
 def _innermost(value: object) -> Any:
     """The tracer of the staged trace inside of a tracer of `vmap` or of a derivative; other values as they are."""
-    while (trace := getattr(value, "_trace", None)) is not None and not hasattr(trace, "frame"):
+    while (trace := getattr(value, "_trace", None)) is not None and not _stages(trace):
         value = getattr(value, "val", getattr(value, "primal", None))
     return value
 

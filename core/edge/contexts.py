@@ -133,8 +133,7 @@ class Ambient(Generic[T]):
         Args:
             otherwise: makes the error that is raised if the two differ.
         """
-        local = self._local.get()
-        value = self._process if local is _UNSET else local
+        value = self.value
         if self._key.value is not value:
             raise otherwise()
         return value

@@ -9,8 +9,6 @@ from __future__ import annotations
 from types import CodeType
 
 # Primitives of several operands that work element by element.
-
-# Primitives of several operands that work element by element.
 ELEMENTWISE = frozenset((
     "add", "sub", "mul", "div", "max", "min", "pow", "rem", "atan2", "nextafter", "and", "or", "xor", "eq", "ne",
     "lt", "le", "gt", "ge", "igamma", "igammac", "polygamma", "zeta", "select_n", "add_any", "clamp",
