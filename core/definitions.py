@@ -11,12 +11,11 @@ from __future__ import annotations
 import inspect
 import sys
 import weakref
-from collections.abc import Sequence
 from types import CodeType
 from typing import Any, cast
 
 from weft.core.edge import trees
-from weft.core.edge.trees import TreeDef, key_part
+from weft.core.edge.trees import TreeDef
 from weft.core.frames import shorten
 from weft.core.paths import Path
 
@@ -92,10 +91,9 @@ def redefined_in(definition: TreeDef, tree: Any, path: Path = ()) -> tuple[Path,
     actual = cast("type[Any]", type(tree))
     if same_name(wanted, actual):
         return path, wanted, actual
-    level = trees.flatten_one_level(tree) if wanted is actual else None
-    children: Sequence[tuple[Any, Any]] = [] if level is None else list(level[0])
+    children = trees.children_by_part(tree) if wanted is actual else []
     if len(children) != len(definition.children()):
         return None
     pairs = zip(definition.children(), children, strict=True)
-    below = (redefined_in(child, part, (*path, key_part(key))) for child, (key, part) in pairs)
+    below = (redefined_in(inner, child, (*path, part)) for inner, (part, child) in pairs)
     return next((answer for answer in below if answer is not None), None)

@@ -96,6 +96,16 @@ def key_part(key: Any) -> Hashable:
             return str(key)
 
 
+def children_by_part(node: Any) -> list[tuple[Hashable, Any]]:
+    """The children of a node, each with its part of a path; none for a leaf.
+
+    >>> children_by_part({"b": 1, "a": 2}), children_by_part(3)
+    ([('a', 2), ('b', 1)], [])
+    """
+    level = flatten_one_level(node)
+    return [] if level is None else [(key_part(key), child) for key, child in level[0]]
+
+
 def is_tuple(value: object) -> TypeGuard[tuple[Any, ...]]:
     """`isinstance(value, tuple)`, after which the elements are `Any` rather than unknown."""
     return isinstance(value, tuple)

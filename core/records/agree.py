@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax.core import ShapedArray
 from weft.core.definitions import another, same_name
 from weft.core.edge import trees
-from weft.core.edge.trees import PyTree, TreeDef, key_part
+from weft.core.edge.trees import PyTree, TreeDef
 from weft.core.paths import Path, format_path
 from weft.core.records.configuration import iter_configuration, opened
 from weft.core.records.leaves import iter_leaves
@@ -91,11 +91,10 @@ def iter_kinds(tree: PyTree, path: Path = ()) -> Iterator[tuple[Path, str]]:
     """The type name of each node of a tree, with its path; None is a node without children."""
     if tree is None:
         yield path, "None"
-    level = None if tree is None else trees.flatten_one_level(tree)
-    if level is not None:
+    elif trees.children_of(tree) is not None:
         yield path, type(opened(tree)).__qualname__
-        for key, child in level[0]:
-            yield from iter_kinds(child, (*path, key_part(key)))
+        for part, child in trees.children_by_part(tree):
+            yield from iter_kinds(child, (*path, part))
 
 
 def differences(
@@ -112,7 +111,6 @@ def differences(
         promotes: whether a weakly typed array of `before` may have a lower dtype, as the initial carry of a loop may.
         root: a prefix for every path.
     """
-
     same, was, now = before.make == after.make, dict(before.leaves), dict(after.leaves)
     parts = {} if same else changes_of_parts(before.parts(), after.parts())
     for path, texts in parts.items():
@@ -192,8 +190,7 @@ def _kind(definition: TreeDef) -> type[Any] | None:
 
 def _keys(definition: TreeDef) -> list[Hashable]:
     """The path part of each child."""
-    level = trees.flatten_one_level(definition.unflatten([0] * definition.num_leaves))
-    return [key_part(key) for key, _ in level[0]] if level is not None else []
+    return [part for part, _ in trees.children_by_part(definition.unflatten([0] * definition.num_leaves))]
 
 
 def _static_attributes(definition: TreeDef, keys: Sequence[Hashable]) -> dict[str, Fixed]:

@@ -27,9 +27,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import equinox as eqx
 import jax
@@ -92,14 +93,14 @@ class MixedContainer(metaclass=NamedInErrors):
             return
         container = cast(Any, self._value)
         level = _level(container)
-        if not _same_level(level, self._seen):
-            self._children = _stored_elements(container, "a container")[1]
+        if self._seen is None or not level.is_same(self._seen):
+            self._children = _stored_elements(container, "a container")
             self._definition, self._seen = _one_level(container), level
 
     def keyed_children(self) -> list[tuple[object, PyTree]]:
         """Each child with its key in the container."""
         children = self.children
-        keyed = _keyed(self.definition.unflatten(children))
+        keyed, _ = trees.flatten_one_level(self.definition.unflatten(children)) or ((), None)
         return [(key, child) for (key, _), child in zip(keyed, children, strict=True)]
 
     def __repr__(self) -> str:
@@ -120,7 +121,7 @@ trees.register_node_with_keys(
 
 
 def _mixed(container: PyTree) -> MixedContainer:
-    return MixedContainer(_UNKNOWN, tuple(_level(container)[0]), _one_level(container))
+    return MixedContainer(_UNKNOWN, tuple(_level(container).elements), _one_level(container))
 
 
 class StoredPartial(jax.tree_util.Partial):
@@ -226,6 +227,7 @@ def stored(value: PyTree, where: str | None = None) -> PyTree:
         if isinstance(value, _CONTAINERS):
             return _stored_container(value, where)
         if where is not None and callable(value):
+            # The parts of a partial application, and the record that a transformed function holds.
             for name in ("func", "args", "keywords", "function"):
                 stored(getattr(value, name, None), f"{where}.{name}")
             refuse_hidden_arrays(getattr(value, "definitions", None), f"{where}.definitions")
@@ -237,9 +239,9 @@ def stored(value: PyTree, where: str | None = None) -> PyTree:
 
 
 def _stored_container(value: PyTree, where: str | None) -> PyTree:
-    elements, children = _stored_elements(value, where)
+    children = _stored_elements(value, where)
     # A container of arrays and records alone stays the plain container that JAX knows.
-    if all(child is element for child, element in zip(children, elements, strict=True)):
+    if _are_same(children, _level(value).elements):
         return value
     # A tuple of configuration alone is one static value. A list is not, since it can be changed in place.
     if isinstance(value, tuple) and all(child is None or type(child) is Static for child in children):
@@ -270,40 +272,43 @@ def stored_in_place(value: PyTree, old: PyTree, where: str = "") -> PyTree:
     # Element by element, for containers of one type and the same keys: an axis in the place of an array deep in a tuple
     # of layers must be a leaf too.
     before, now = _level(opened(old)), _level(value)
-    if len(before[0]) != len(now[0]) or before[1] != now[1]:
+    if len(before.elements) != len(now.elements) or before.data != now.data:
         return stored(value, where)
-    old_children = old.children if type(old) is MixedContainer else before[0]
-    places = [format_path((key_part(key),), where) for key, _ in _keyed(value)]
-    children = [stored_in_place(*row) for row in zip(now[0], old_children, places, strict=True)]
+    old_children = old.children if type(old) is MixedContainer else before.elements
+    places = [format_path((part,), where) for part, _ in trees.children_by_part(value)]
+    children = [stored_in_place(*row) for row in zip(now.elements, old_children, places, strict=True)]
     if type(old) is MixedContainer:
         return MixedContainer(value, children, _one_level(value))
-    if all(child is element for child, element in zip(children, now[0], strict=True)):
-        return value
-    return stored(value, where)
+    return value if _are_same(children, now.elements) else stored(value, where)
 
 
-def _stored_elements(value: Any, where: str | None) -> tuple[list[Any], list[Any]]:
-    keyed = _keyed(value)
-    pairs = [(None if where is None else format_path((key_part(key),), where), element) for key, element in keyed]
-    return [element for _, element in pairs], [stored(element, place) for place, element in pairs]
+def _stored_elements(value: Any, where: str | None) -> list[Any]:
+    """The elements of a container as a record stores them; `where` is the container, for errors, as in `stored`."""
+    return [
+        stored(element, None if where is None else format_path((part,), where))
+        for part, element in trees.children_by_part(value)
+    ]
 
 
-def _keyed(container: Any) -> list[tuple[Any, Any]]:
-    """The elements of a container, each with its key."""
-    return list((trees.flatten_one_level(container) or ((),))[0])
-
-
-def _level(value: Any) -> tuple[list[Any], Any]:
+class _Level(NamedTuple):
     """The elements of a container, and its auxiliary data as a pytree node (the keys of a dict)."""
-    level = trees.children_of(value)
-    assert level is not None
-    return list(level[0]), level[1]
+
+    elements: list[Any]
+    data: Any
+
+    def is_same(self, before: _Level) -> bool:
+        """Whether a container with these elements was not changed in place since it had those."""
+        return self.data == before.data and _are_same(self.elements, before.elements)
 
 
-def _same_level(now: tuple[list[Any], Any], before: tuple[list[Any], Any] | None) -> bool:
-    if before is None or len(now[0]) != len(before[0]) or now[1] != before[1]:
-        return False
-    return all(element is old for element, old in zip(now[0], before[0], strict=True))
+def _level(value: Any) -> _Level:
+    elements, data = cast(Any, trees.children_of(value))
+    return _Level(list(elements), data)
+
+
+def _are_same(elements: Sequence[Any], before: Sequence[Any]) -> bool:
+    """Whether two sequences hold the same objects."""
+    return len(elements) == len(before) and all(map(operator.is_, elements, before))
 
 
 def _one_level(value: Any) -> TreeDef:
@@ -353,10 +358,9 @@ def stored_static(value: object, where: str) -> Static:
     refuse_arrays(value, lambda: where)
     refuse_unhashable(value, lambda: where)
     # A treedef holds the record itself, which would equal itself after a list in it was mutated.
-    for node in (
-        trees.flatten(value, lambda node: type(node) is MixedContainer)[0] if isinstance(value, eqx.Module) else ()
-    ):
-        refuse_unhashable(node.value, lambda: where)
+    if isinstance(value, eqx.Module):
+        for node in trees.flatten(value, lambda node: type(node) is MixedContainer)[0]:
+            refuse_unhashable(node.value, lambda: where)
     return Static(_in_python(value))
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 from jax.core import Tracer
@@ -45,10 +45,25 @@ class Draw:
         return self.arrays[0]() is key and self.arrays[1]() is count
 
 
-# The draws of a trace from arrays outside. The key names the stream and its two arrays, by the position of an
-# argument's leaf or by the id of an array in a closure; the value is (stream, source of the key, source of the count,
-# line).
-TraceDraws = dict[tuple[str, Any, Any], tuple[str, Any, Any, str]]
+class TracedDraw(NamedTuple):
+    """A draw that a trace makes.
+
+    Attributes:
+        name: the stream.
+        key, count: its arrays while the trace runs. When it has ended, where each call of the program finds them: the
+            position of an argument's leaf, or a reference to an array in a closure.
+        where: the user's line.
+    """
+
+    name: str
+    key: Any
+    count: Any
+    where: str
+
+
+# The draws of a trace from arrays outside. The key tells equal draws: by the stream, and by the positions of its arrays
+# among the arguments, or else their ids.
+TraceDraws = dict[tuple[str, int, int], TracedDraw]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +96,7 @@ class Ledger:
         self.draws[entry] = [*earlier, Draw(name, arrays, where, level)]
         noted = _noted.get()
         if noted is not None:
-            noted.append((name, key, count, where))
+            noted.append(TracedDraw(name, key, count, where))
 
 
 def _reuse(name: str, count: Any, how: str, place: str) -> KeyReuseError:
@@ -109,7 +124,7 @@ _ON_THE_WAY = {"partial_eval.py", "common.py", "linear_util.py", "profiler.py", 
 # The ledger of the debugging session, or None.
 ledger: ContextVar[Ledger | None] = ContextVar("weft_key_ledger", default=Ledger() if is_on(DEBUG_KEYS) else None)
 # The draws of the trace that is running, with their arrays, which are released when the trace ends.
-_noted: ContextVar[list[tuple[str, Any, Any, str]] | None] = ContextVar("weft_noted_draws", default=None)
+_noted: ContextVar[list[TracedDraw] | None] = ContextVar("weft_noted_draws", default=None)
 
 
 def draw(name: str, key: Any, count: Any) -> None:
@@ -131,7 +146,7 @@ def noted_draws(draws: TraceDraws, values: Sequence[Any], carried: Sequence[bool
     if ledger.get() is None:
         yield lambda out: None
         return
-    drawn: list[tuple[str, Any, Any, str]] = []
+    drawn: list[TracedDraw] = []
     token = _noted.set(drawn)
 
     def returned(out: Any) -> None:
@@ -139,9 +154,9 @@ def noted_draws(draws: TraceDraws, values: Sequence[Any], carried: Sequence[bool
         # again.
         outputs = set(map(id, jax.tree.leaves(out))) if drawn else set[int]()
         carried_values = {id(value) for value, is_carried in zip(values, carried, strict=True) if is_carried}
-        for name, _, count, where in drawn:
-            if id(count) in outputs & carried_values:
-                raise _reuse(name, count, "in each iteration of a loop", f"drawn at {where}")
+        for traced in drawn:
+            if id(traced.count) in outputs & carried_values:
+                raise _reuse(traced.name, traced.count, "in each iteration of a loop", f"drawn at {traced.where}")
 
     try:
         yield returned
@@ -150,11 +165,10 @@ def noted_draws(draws: TraceDraws, values: Sequence[Any], carried: Sequence[bool
     # A draw from arrays that the trace itself has made is not noted: each call of the program makes new ones.
     places = {id(value): i for i, value in enumerate(values)}
     for name, key, count, where in drawn:
-        sources = [places.get(id(array), _outside(array)) for array in (key, count)]
-        if None not in sources:
-            pairs = zip(sources, (key, count), strict=True)
-            key_id, count_id = (source if isinstance(source, int) else id(array) for source, array in pairs)
-            draws[name, key_id, count_id] = name, sources[0], sources[1], where
+        key_source, count_source = (places.get(id(array), _outside(array)) for array in (key, count))
+        if key_source is not None and count_source is not None:
+            key_id, count_id = (places.get(id(array), id(array)) for array in (key, count))
+            draws[name, key_id, count_id] = TracedDraw(name, key_source, count_source, where)
 
 
 def _outside(array: Any) -> Reference | None:
@@ -168,12 +182,14 @@ def enter_draws(draws: TraceDraws, values: Sequence[Any]) -> None:
     entered = ledger.get()
     if entered is None:
         return
-    for name, *sources, where in draws.values():
+    for traced in draws.values():
+        sources = (traced.key, traced.count)
         key, count = (values[source] if isinstance(source, int) else source() for source in sources)
         if key is not None and count is not None:
-            entered.enter(name, key, count, where)
+            entered.enter(traced.name, key, count, traced.where)
 
 
+# Only so that somebody watches methods: without a watcher transforms do not look for a ledger.
 def _proceed(record: Any, method: Callable[..., Any], arguments: Given, proceed: Callable[[], Any]) -> Any:
     return proceed()
 
@@ -202,7 +218,7 @@ def debug_keys(enabled: bool = True) -> Generator[None]:
     ...
     """
     token = ledger.set(Ledger() if enabled else None)
-    watch_methods(_proceed, 1 if enabled else 0)  # transforms look for a ledger only while somebody watches methods
+    watch_methods(_proceed, 1 if enabled else 0)
     try:
         with keys_context(enabled or None), jax.debug_key_reuse(enabled):
             yield

@@ -304,7 +304,6 @@ class Structural:
 
 # The classes of filters; types, strings, constants, containers and functions are filters too.
 Native = PathContains | WithTag | OfKind | OfValue | InstanceOf | Inside | Any | Everything | Nothing
-NATIVE = (PathContains, WithTag, OfKind, OfValue, InstanceOf, Inside, Any, Everything, Nothing)
 
 if TYPE_CHECKING:
     Filter = (
@@ -371,7 +370,7 @@ else:
     def _is_filter(value: object) -> bool:
         if isinstance(value, (list, tuple)):
             return builtins.all(map(_is_filter, value))
-        return value is None or value is ... or isinstance(value, (*NATIVE, type, str, bool)) or callable(value)
+        return value is None or value is ... or isinstance(value, Native | type | str | bool) or callable(value)
 
 
 def predicate(filter: Filter) -> Predicate:
@@ -380,7 +379,7 @@ def predicate(filter: Filter) -> Predicate:
     Raises:
         FilterError: if it is no filter.
     """
-    if isinstance(filter, NATIVE):
+    if isinstance(filter, Native):
         return filter
     if filter is ... or filter is True:
         return Everything()
@@ -429,7 +428,7 @@ def reads_values(filter: Filter) -> bool:
         return builtins.any(map(reads_values, filter.filters))
     if isinstance(filter, (list, tuple)):
         return builtins.any(map(reads_values, cast("Sequence[Filter]", filter)))
-    return filter is not None and filter is not ... and not isinstance(filter, (*NATIVE, Structural, type, str, bool))
+    return filter is not None and filter is not ... and not isinstance(filter, Native | Structural | type | str | bool)
 
 
 def format_filter(filter: Filter) -> str:

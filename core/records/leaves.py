@@ -368,7 +368,8 @@ def refuse_aliases(tree: PyTree, leaves: Iterable[Leaf], root: Path, updater: st
 
 
 def _described(tree: PyTree, root: Path, path: Path, alias: Path) -> str:
-    name = type(_at(tree, path)).__name__ if isinstance(_at(tree, path), eqx.Module) else "array"
+    part = _at(tree, path)
+    name = type(part).__name__ if isinstance(part, eqx.Module) else "array"
     return f"{format_path((*root, *alias))}: the same {name} as {format_path((*root, *path))}"
 
 

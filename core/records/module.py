@@ -120,6 +120,7 @@ else:
         # equinox makes the class.
         def mro(cls):
             order = super().mro()
+            # A class that writes its own `__init__`, or that is finished, has Python's order.
             if not {"__init__", "__dataclass_fields__"}.isdisjoint(vars(cls)):
                 return order
             refusing = [base for base in order if vars(base).get("__init__") is vars(_Refusing)["__init__"]]
@@ -129,6 +130,7 @@ else:
             cls = super().__new__(mcs, *args, **kwargs)
             cls._computes_fields = not all(field.init for field in cls.__dataclass_fields__.values())
             if cls.__mro__ != tuple(cls.mro()):
+                # In Python's order a protocol's `__init__` would come before one that the class inherits.
                 init = cls.__init__
                 cls.__bases__ = cls.__bases__  # for this Python asks for the order again
                 abc.update_abstractmethods(cls)

@@ -78,14 +78,15 @@ class Structure:
         """All leaves: these dynamic leaves and the static ones, in order."""
         if not self.statics:
             return list(leaves)
-        static = {position: value for position, _, value in self.statics}
-        dynamic = iter(leaves)
-        return [static[i] if i in static else next(dynamic) for i in range(len(self.paths))]
+        return self._between({position: value for position, _, value in self.statics}, leaves)
 
     def without_statics(self, leaves: Sequence[PyTree]) -> PyTree:
         """The tree with these dynamic leaves, in order, and None in the places of the static ones."""
-        dynamic, statics = iter(leaves), self.static_positions
-        return self.treedef.unflatten([None if i in statics else next(dynamic) for i in range(len(self.paths))])
+        return self.treedef.unflatten(self._between(dict.fromkeys(self.static_positions), leaves))
+
+    def _between(self, statics: Mapping[int, PyTree], leaves: Sequence[PyTree]) -> list[PyTree]:
+        dynamic = iter(leaves)
+        return [statics[i] if i in statics else next(dynamic) for i in range(len(self.paths))]
 
     def __repr__(self) -> str:
         return f"Structure({len(self.paths) - len(self.statics)} arrays, {len(self.statics)} static leaves)"
@@ -200,23 +201,16 @@ def merge(structure: Structure, *parts: PyTree) -> PyTree:
     # All parts are flattened before a leaf is chosen, so that the error names every leaf that is missing or there
     # twice.
     rows = [_leaves_like(structure.treedef, part, f"part {i}") for i, part in enumerate(parts)]
-    static = {position for position, _, _ in structure.statics}
-    chosen: list[PyTree] = []
-    missing: list[Path] = []
-    twice: list[Path] = []
-    for i, path in enumerate(structure.paths):
-        if i in static:
-            continue
-        values = [row[i] for row in rows if row[i] is not None]
-        (missing if not values else twice if len(values) > 1 else []).append(path)
-        chosen.append(values[0] if values else None)
-    for problem, paths, fix in (
-        ("no part holds these leaves", missing, "pass every part that `split` returned"),
-        ("two parts hold these leaves", twice, "pass each part once"),
-    ):
-        if paths:
-            raise StructureError(problem, at=[format_path(path) for path in paths], fix=fix)
-    return structure.build(chosen)
+    dynamic = [
+        (path, [row[i] for row in rows if row[i] is not None])
+        for i, path in enumerate(structure.paths)
+        if i not in structure.static_positions
+    ]
+    if missing := [format_path(path) for path, values in dynamic if not values]:
+        raise StructureError("no part holds these leaves", at=missing, fix="pass every part that `split` returned")
+    if twice := [format_path(path) for path, values in dynamic if len(values) > 1]:
+        raise StructureError("two parts hold these leaves", at=twice, fix="pass each part once")
+    return structure.build([value for _, (value,) in dynamic])
 
 
 def _leaves_like(treedef: TreeDef, part: PyTree, name: str) -> list[PyTree]:

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 from weft.core.caches import kept_in
 from weft.core.definitions import REDEFINED, another, same_name
 from weft.core.edge import trees
-from weft.core.edge.trees import PyTree, key_part
+from weft.core.edge.trees import PyTree
 from weft.core.errors import SuccessorError
 from weft.core.makeup import closed_over, globals_read
 from weft.core.paths import Path, format_path
@@ -115,8 +115,7 @@ def _children(tree: PyTree) -> Iterator[tuple[Any, Any]]:
     elif isinstance(tree, dict):
         yield from cast("dict[Any, Any]", tree).items()
     else:
-        level = trees.flatten_one_level(tree)
-        yield from () if level is None else ((key_part(key), child) for key, child in level[0])
+        yield from trees.children_by_part(tree)
 
 
 def is_usual_pair(record: PyTree, result: PyTree) -> bool:
@@ -221,18 +220,16 @@ def check_successor(old: PyTree, new: PyTree, where: str) -> None:
         new_type = cast("type[Any]", type(new))
         # A notebook cell that is run again defines another class of the same name: "the successor of a Net is a Net"
         # says nothing.
-        again = same_name(type(old), new_type)
-        described = another(new_type) if again else f"a {new_type.__qualname__}"
-        raise SuccessorError(
-            f"the successor of a {type(old).__qualname__} is {described}",
-            at=where,
-            fix=REDEFINED
-            if again
-            else how_to_unpack(new)
-            if pair_in_words(new)
-            else "a stateful method returns (value, successor of its own record); call a pure method that returns a "
-            "pair with another record on the record itself: peek(t.part)(...)",
+        described = f"a {new_type.__qualname__}"
+        fix = (
+            "a stateful method returns (value, successor of its own record); call a pure method that returns a pair "
+            "with another record on the record itself: peek(t.part)(...)"
         )
+        if same_name(type(old), new_type):
+            described, fix = another(new_type), REDEFINED
+        elif pair_in_words(new):
+            fix = how_to_unpack(new)
+        raise SuccessorError(f"the successor of a {type(old).__qualname__} is {described}", at=where, fix=fix)
     differing = differences(describe(old, ""), describe(new, ""), root=where)
     if differing:
         raise SuccessorError(
@@ -273,10 +270,14 @@ def arguments_by_name(args: Iterable[PyTree], kwargs: Mapping[str, PyTree], name
 
 
 def closed_over_by(function: Callable[..., Any], depth: int = 3) -> Others:
-    """The trees in a function's closure and globals, with their names in errors; also those of functions in it."""
+    """The trees in a function's closure and globals, with their names in errors; also those of functions in it.
+
+    `depth` is how many functions deep it searches: a function may lead back to itself, through a global or a partial
+    application of it.
+    """
     if isinstance(function, functools.partial):
         part = cast("functools.partial[Any]", function)
-        return [*closed_over_by(part.func), *arguments_by_name(part.args, part.keywords)]
+        return [*closed_over_by(part.func, depth), *arguments_by_name(part.args, part.keywords)]
     function = function.__func__ if isinstance(function, MethodType) else function
     if not isinstance(function, FunctionType):
         return []

@@ -164,6 +164,7 @@ class At(Generic[M]):
         return self.apply(lambda record: with_fields(record, fields))
 
     def _on(self, step: Callable[[Place, Any], Iterable[Path]], index: Any = None) -> At[M]:
+        """The selection to which a step leads from each place; an `index` stays at an array, as a part of it."""
         places: list[Place] = []
         for place in self._places:
             part = part_at(self._model, place.path)
@@ -252,8 +253,7 @@ def _children(node: Any) -> dict[Hashable, Any]:
     """The children of a node as the user sees them, by field name, key or index; none for a leaf."""
     if isinstance(node, eqx.Module):
         return {name: value for name, value in field_values(node).items() if name in node.__dataclass_fields__}
-    level = None if node is None else trees.flatten_one_level(node)
-    return {} if level is None else {key_part(key): child for key, child in level[0]}
+    return {} if node is None else dict(trees.children_by_part(node))
 
 
 def part_at(node: PyTree, path: Path) -> PyTree:
@@ -269,8 +269,10 @@ def part_at(node: PyTree, path: Path) -> PyTree:
 
 def _has_names(part: Any) -> bool:
     """Whether the children of a node are its attributes: those of a record, or of a record that was transformed."""
-    level = None if part is None or isinstance(part, eqx.Module) else trees.flatten_one_level(part)
-    return isinstance(part, eqx.Module) or any(isinstance(key, GetAttrKey) for key, _ in (level or ((),))[0])
+    if part is None or isinstance(part, eqx.Module):
+        return part is not None
+    keyed, _ = trees.flatten_one_level(part) or ((), None)
+    return any(isinstance(key, GetAttrKey) for key, _ in keyed)
 
 
 def _named(part: Any, name: str, where: Callable[[], str]) -> Hashable:
@@ -297,15 +299,16 @@ def _keyed(part: Any, key: Any, where: Callable[[], str]) -> list[Path]:
     children = _children(part)
     if isinstance(key, str) and _has_names(part):
         return [(_named(part, key, where),)]
-    reads = isinstance(part, eqx.Module) and hasattr(type(part), "__getitem__")
-    if isinstance(part, list | tuple) or reads:
-        kind, places = type(cast(Any, part)).__name__, list(range(len(cast(Any, part))) if reads else children)
+    has_items = isinstance(part, eqx.Module) and hasattr(type(part), "__getitem__")
+    if isinstance(part, list | tuple) or has_items:
+        # The children of a namedtuple are called by names, but a user may count them, too.
+        places: Any = list(range(len(cast(Any, part))) if has_items else children)
         try:
-            selected: Any = cast(Any, places)[key]
+            selected: list[Any] = places[key] if isinstance(key, slice) else [places[key]]
         except (IndexError, TypeError):
+            kind = type(cast(Any, part)).__name__
             raise SurgeryError(f"no part {key!r} in a {kind} of {len(places)}", at=where()) from None
-        selected = selected if isinstance(key, slice) else [selected]
-        return [_item(part, place, where) if reads else (place,) for place in selected]
+        return [_item(part, place, where) if has_items else (place,) for place in selected]
     if key == slice(None) and children:
         return [(child,) for child in children]
     if key not in children:

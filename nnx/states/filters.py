@@ -181,7 +181,7 @@ def to_predicate(filter: Filter) -> Predicate:
     if filter is ...:
         return Everything()
     # A filter of the core is called with a leaf. NNX's own subclasses of core filters take (path, value) already.
-    if isinstance(filter, core_filters.NATIVE) and not isinstance(filter, _OF_PATHS):
+    if isinstance(filter, core_filters.Native) and not isinstance(filter, _OF_PATHS):
         of_leaves: AnyValue = filter
         return lambda path, x: of_leaves(FilteredLeaf(path, x))
     if callable(filter):

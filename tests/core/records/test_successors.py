@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -275,3 +276,19 @@ def test_a_teacher_that_shares_a_part_with_the_model_is_told_from_it():
     with pytest.raises(SuccessorError, match=OF_TEACHER):
         OPT.minimize(distil, STUDENT, teacher, X)
     OPT.minimize(own, STUDENT, teacher, X)
+
+
+def test_a_step_that_leads_back_to_itself_by_a_partial_application_is_searched_once():
+    class Total(Module):
+        n: jax.Array
+
+    def make_step():
+        def step(total, x):
+            assert again.func is step
+            return total.replace(n=total.n + x), None
+
+        again = functools.partial(step)
+        return step
+
+    total, _ = weft.scan(make_step())(Total(jnp.array(0.0)), jnp.ones(3))
+    assert total.n == 3
