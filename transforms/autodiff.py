@@ -49,10 +49,8 @@ def _lift_grad(lift: Lift[DiffOptions]) -> Lifted:
                 + ("" if options.has_aux else ", or return (loss, aux) with has_aux=True")
                 + "; for a whole Jacobian use jacrev",
             )
-        wanted = "complex" if options.holomorphic else "real"
-        if not jnp.issubdtype(
-            jnp.result_type(outputs[0]), jnp.complexfloating if options.holomorphic else jnp.floating
-        ):
+        wanted, dtypes = ("complex", jnp.complexfloating) if options.holomorphic else ("real", jnp.floating)
+        if not jnp.issubdtype(jnp.result_type(outputs[0]), dtypes):
             raise DifferentiationError(
                 f"{options.name} needs a function that returns a {wanted} number, but this one returned "
                 f"{types_of(outputs[0])}",

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 import jax
+from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.errors import CarryError
 from weft.core.interpreter.boundary import AnyBoundary, Arrival, Call, Departure, Groups, Place, parameter_names
 from weft.core.interpreter.prefixes import subtrees
@@ -50,11 +51,12 @@ def agreement_of_carries(name: str, arrives: Callable[[Call], Arrival], *, shape
                     fix="return a carry of the same structure, shapes and dtypes; make a changing number an array"
                     + how_to_lie_alike(differing),
                 )
-            # By path, because both carries have the same structure.
-            records = dict(records_in(carried)) if others else {}
-            for path, record in records_in(returned) if others else ():
-                if path in records:
-                    check_origin(records[path], record, others, format_path(path, "carry"))
+            if others:
+                # By path, because both carries have the same structure.
+                records = dict(records_in(carried))
+                for path, record in records_in(returned):
+                    if path in records:
+                        check_origin(records[path], record, others, format_path(path, "carry"))
 
         return check
 
@@ -63,7 +65,7 @@ def agreement_of_carries(name: str, arrives: Callable[[Call], Arrival], *, shape
 
 def _not_carried(live: Call, carried: Any) -> Others:
     """The records among a step's arguments and in its closure that are not part of its carry."""
-    function, args, kwargs = live[0][-1], live[1], live[2]
+    (*_, function), args, kwargs = live  # of a loop's functions the last is its step
     # A record of the carry may move to another place in it: a target network is set to the online network.
     carried_ids = {id(record) for _, record in records_in(carried)}
     trees = [*arguments_by_name(args, kwargs, parameter_names(function)), *closed_over_by(of_handle(function))]
@@ -119,6 +121,15 @@ def with_values(groups: Groups, places: Sequence[Place], values: Sequence[Any]) 
     for (lane, place), value in zip(places, values, strict=True):
         lanes[lane] = (*lanes[lane][:place], value, *lanes[lane][place + 1 :])
     return tuple(lanes)
+
+
+def types_of_slices(leaves: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The types of the slices along the leading axes of a lane's leaves, which may be of length 0."""
+
+    def type_of_slice(leaf: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
+
+    return untyped_jax.tree.map(type_of_slice, leaves)
 
 
 def everything_carried(call: Call) -> Arrival:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, ParamSpec, TypeVar, cast, overload
+from typing import Any, NamedTuple, ParamSpec, TypeVar, cast, overload
 
 import jax
 import numpy as np
@@ -42,19 +42,23 @@ R = TypeVar("R")
 
 # --- reverse mode -----------------------------------------------------------------------------------------------------
 
-# An outcome, with the avals of its lanes.
-_Made = tuple[OutcomeNode, Groups]
+
+class _Output(NamedTuple):
+    """What a function returned: the outcome, and the avals of its lanes."""
+
+    outcome: OutcomeNode
+    types: Groups
 
 
 def _lift_vjp(lift: Lift[CustomOptions]) -> Lifted:
     (primal_body, forward_body), options = lift.bodies, lift.options
     # The function's own outcome by the avals of its leaves; None if its control flow needs their values.
-    learned: dict[Any, _Made | None] = {}
+    learned: dict[Any, _Output | None] = {}
 
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
         # The outcomes of the function and of its forward function. JAX runs one or the other, or both, depending on
         # whether the call is differentiated; they must agree, because the result is built from whichever came last.
-        seen: list[_Made] = []
+        seen: list[_Output] = []
         everything = frozenset(range(len(primal_body.crossing.rides)))
         updated = everything if options.updates == "all" else primal_body.learn_updates(groups)
         primal_run, forward_run = (body.departing(updated=updated) for body in (primal_body, forward_body))
@@ -69,8 +73,8 @@ def _lift_vjp(lift: Lift[CustomOptions]) -> Lifted:
             # Under symbolic_zeros JAX wraps each primal with a flag that says whether it is perturbed; the backward
             # function and the abstract evaluation need the arrays.
             plain = tuple(tuple(getattr(v, "value", v) for v in group) for group in groups)
-            if not seen and (made := _learn(learned, primal_run, plain)) is not None:
-                seen.append(made)
+            if not seen and (output := _learn(learned, primal_run, plain)) is not None:
+                seen.append(output)
             out, updates, outcome = forward_run.run(groups)  # the residuals are of this trace
             _agree_with(options, forward_body, seen, outcome, (*out, *updates))
             # Set to None, so that tracers in the residuals do not outlive the trace.
@@ -101,7 +105,7 @@ def _lift_vjp(lift: Lift[CustomOptions]) -> Lifted:
         function = untyped_jax.custom_vjp(titled(primal_body.name, primal))
         function.defvjp(forward, backward, symbolic_zeros=options.symbolic_zeros)
         out, updates = function(*guarded(primal_body, groups, options.name))
-        outcome = seen[-1][0]
+        outcome = seen[-1].outcome
         if options.updates == "zero":
             updates = unread(primal_run, outcome.value, updates)
         return out, updates, outcome
@@ -109,7 +113,7 @@ def _lift_vjp(lift: Lift[CustomOptions]) -> Lifted:
     return lifted
 
 
-def _learn(learned: dict[Any, _Made | None], body: Body, groups: Groups) -> _Made | None:
+def _learn(learned: dict[Any, _Output | None], body: Body, groups: Groups) -> _Output | None:
     """The outcome of the function, by one abstract evaluation; None if that fails.
 
     If an eager call is differentiated, JAX runs the forward function and never the function itself, so its outcome must
@@ -119,12 +123,12 @@ def _learn(learned: dict[Any, _Made | None], body: Body, groups: Groups) -> _Mad
     leaves, structure = trees.flatten(groups)
     types = (structure, *map(jax.typeof, leaves))
     if types not in learned:
-        outcomes: list[_Made] = []
+        outcomes: list[_Output] = []
 
         def run(*groups: Any) -> Groups:
             out, updates, outcome = body(groups)
             groups = (*out, *updates)
-            outcomes.append((outcome, jax.tree.map(jax.typeof, groups)))
+            outcomes.append(_Output(outcome, jax.tree.map(jax.typeof, groups)))
             return groups
 
         # An eager function may branch on the values of arrays, which cannot be traced.
@@ -134,15 +138,17 @@ def _learn(learned: dict[Any, _Made | None], body: Body, groups: Groups) -> _Mad
     return learned[types]
 
 
-def _agree_with(options: CustomOptions, body: Body, seen: list[_Made], outcome: OutcomeNode, out: Groups) -> None:
-    seen.append((outcome, jax.tree.map(jax.typeof, out)))
+def _agree_with(options: CustomOptions, body: Body, seen: list[_Output], outcome: OutcomeNode, out: Groups) -> None:
+    """Refuses an outcome, which is the last of those `seen` from now on, if it differs from the first."""
+    seen.append(_Output(outcome, jax.tree.map(jax.typeof, out)))
     if seen[0] == seen[-1]:
         return
     first, latest = (
-        body.boundary.describe_outcome(body.crossing, made.value, types) for made, types in (seen[0], seen[-1])
+        body.boundary.describe_outcome(body.crossing, output.outcome.value, output.types)
+        for output in (seen[0], seen[-1])
     )
     differing = differences(first, latest)
-    if seen[0][0] != outcome or differing:
+    if seen[0].outcome != outcome or differing:
         raise StructureError(
             f"the forward function of {options.name} does not return what the function returns",
             at=differing or ["output"],

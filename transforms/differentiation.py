@@ -138,7 +138,7 @@ def _check(
 
 def note_rivals_of(options: DiffOptions, call: Call) -> None:
     """Remembers the other arguments of the call, for `Optimizer.update`, which checks whose successor it gets."""
-    args, kwargs = call[1], call[2]
+    _, args, kwargs = call
     positions = {n % len(args) for n in options.positions}
     others = [value for i, value in enumerate(args) if i not in positions and not isinstance(value, jax.Array)]
     if others or kwargs:
@@ -259,9 +259,14 @@ def read_output(outcome: Outcome, tree: Any, primals: Sequence[Any], kind: str) 
     return tuple(values)
 
 
+def _are_both_leaves(value: Any, primal: Any) -> bool:
+    """Whether both are single leaves, or neither: a tree in the place of an array may have the shapes of one."""
+    return jax.tree_util.all_leaves([value]) == jax.tree_util.all_leaves([primal])
+
+
 def _fits(value: Any, primal: Any, any_dtype: bool) -> bool:
     """Whether JAX accepts a value as the tangent of a primal; the dtype of an integer's tangent is left to JAX."""
-    if jax.tree_util.all_leaves([value]) != jax.tree_util.all_leaves([primal]):
+    if not _are_both_leaves(value, primal):
         return False
     leaves: list[Any] = jax.tree.leaves(value)
     primals: list[Any] = jax.tree.leaves(primal)
@@ -278,11 +283,7 @@ def refuse_misshapen(
     """Refuses tangents or cotangents (`kind`) that do not fit, naming the paths of their primals; JAX names numbers."""
     wrong = [
         f"{path_of(i)}: {types_of(primal)}, its {kind}: "
-        + (
-            types_of(value)
-            if jax.tree_util.all_leaves([value]) == jax.tree_util.all_leaves([primal])
-            else type(value).__name__
-        )
+        + (types_of(value) if _are_both_leaves(value, primal) else type(value).__name__)
         for i, (value, primal) in enumerate(zip(values, primals, strict=True))
         if value is not None and not _fits(value, primal, any_dtype)
     ]

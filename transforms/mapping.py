@@ -20,7 +20,7 @@ from weft.core.errors import AxisError
 from weft.core.frames import open_frame
 from weft.core.interpreter.boundary import Arrival, Call
 from weft.core.interpreter.interpret import interpret
-from weft.core.interpreter.prefixes import mapped_size, size_of_lanes
+from weft.core.interpreter.prefixes import check_mapped, size_of_lanes
 from weft.core.interpreter.rides import Ride, as_written, axis_of
 from weft.core.interpreter.rules import Lift, Rule, titled
 from weft.core.interpreter.values import VALUES
@@ -134,12 +134,11 @@ class PmapFunction(MapFunction[P, R]):
 
 
 def _check(name: str, options: MapOptions, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]) -> None:
-    size = mapped_size(leaves, list(map(axis_of, rides)), size=options.axis_size, name=name)
-    if size is None:
-        raise AxisError(
-            f"{name} has nothing to map over: in_axes is None for every argument, and there is no axis_size",
-            fix="map an argument over an axis, or give axis_size",
-        )
+    check_mapped(
+        name, leaves, map(axis_of, rides), options.axis_size,
+        problem="has nothing to map over: in_axes is None for every argument, and there is no axis_size",
+        fix="map an argument over an axis, or give axis_size",
+    )  # fmt: skip
 
 
 class _Mapped:

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeGuard, TypeVar, Unpack, overload
 
-import jax
 from weft.core.edge import trees
 from weft.core.edge.trees import is_tuple
 from weft.core.edge.untyped import jax as untyped_jax
@@ -23,16 +22,15 @@ from weft.core.edge.untyped import jnp, lax
 from weft.core.errors import AxisError
 from weft.core.interpreter.boundary import Arrival, Call, Groups
 from weft.core.interpreter.interpret import interpret
-from weft.core.interpreter.prefixes import mapped_size, size_of_lanes
+from weft.core.interpreter.prefixes import check_mapped, size_of_lanes
 from weft.core.interpreter.rides import CARRIED, Along, Carried, Carry, Ride, axis_of, read_step, read_step_along
 from weft.core.interpreter.rules import Exit, Lift, Lifted, Rule
 from weft.core.interpreter.values import VALUES
-from weft.core.records.leaves import Leaf
 from weft.core.records.storage import Static
 from weft.core.threads.blocks import ThreadedFunction, Transform
 from weft.core.threads.handle import threaded_function
 from weft.transforms.arguments import by_position
-from weft.transforms.carries import agreement_of_carries, carrying_along, values_at, with_values
+from weft.transforms.carries import agreement_of_carries, carrying_along, types_of_slices, values_at, with_values
 from weft.transforms.keywords import ScanKeywords
 from weft.transforms.transformed import Transformed, decorate, transform
 
@@ -67,14 +65,6 @@ def _arrive_scan(options: ScanOptions, call: Call) -> Arrival:
     return options.function, in_axes, None
 
 
-def _check_scan(options: ScanOptions, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]) -> None:
-    if mapped_size(leaves, list(map(axis_of, rides)), size=options.length, name="scan") is None:
-        raise AxisError(
-            "scan has nothing to scan over: no argument has an axis in in_axes, and there is no length",
-            fix="give an argument an axis in in_axes, or give length",
-        )
-
-
 def _lift_scan(lift: Lift[ScanOptions]) -> Lifted:
     (body,), options, lanes = lift.bodies, lift.options, lift.lanes
     # The lane of the carry exists even if nothing is carried, since the rule lists it.
@@ -84,7 +74,7 @@ def _lift_scan(lift: Lift[ScanOptions]) -> Lifted:
     def lifted(extra: Any, *groups: tuple[Any, ...]) -> tuple[Any, ...]:
         # `lax.scan` scans leading axes only, so scanned axes are moved to the front, and stacked ones back afterwards.
         slices = {i: _moved(groups[i], axis, 0) for i, axis in scanned.items()}
-        first = {i: jax.tree.map(_slice_type, leaves) for i, leaves in slices.items()}
+        first = {i: types_of_slices(leaves) for i, leaves in slices.items()}
         run, places = carrying_along(body, tuple(first.get(i, group) for i, group in enumerate(groups)))
 
         def step(carry_: tuple[Groups, Groups], slices: dict[int, Any]) -> tuple[tuple[Groups, Groups], Exit]:
@@ -138,11 +128,6 @@ def _moved(leaves: tuple[Any, ...], source: int, target: int | None) -> tuple[An
     return untyped_jax.tree.map(move, leaves)
 
 
-def _slice_type(leaf: Any) -> jax.ShapeDtypeStruct:
-    # Computed from the shape, because `leaf[0]` does not exist in a sequence of length 0.
-    return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
-
-
 SCAN: Rule[ScanOptions] = Rule(
     "scan",
     _lift_scan,
@@ -152,7 +137,14 @@ SCAN: Rule[ScanOptions] = Rule(
     lanes=(CARRIED,),
     frame=lambda lift, extra, groups: {"length": size_of_lanes(groups, lift.lanes, lift.options.length)},
     staged=True,
-    check=_check_scan,
+    check=lambda options, call, leaves, rides: check_mapped(
+        "scan",
+        leaves,
+        map(axis_of, rides),
+        options.length,
+        problem="has nothing to scan over: no argument has an axis in in_axes, and there is no length",
+        fix="give an argument an axis in in_axes, or give length",
+    ),
     agree=lambda options, index: agreement_of_carries("scan", lambda live: _arrive_scan(options, live)),
 )
 # For NNX, whose functions mutate arguments: a Variable under None that changes is carried along.

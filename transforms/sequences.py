@@ -9,19 +9,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax
 from weft.core.edge.untyped import jax as untyped_jax
 from weft.core.edge.untyped import lax
-from weft.core.errors import AxisError, SuccessorError
+from weft.core.errors import SuccessorError
 from weft.core.interpreter.boundary import Call, Groups
-from weft.core.interpreter.prefixes import mapped_size
+from weft.core.interpreter.prefixes import check_mapped
 from weft.core.interpreter.rides import Along, Ride, Step, axis_of, read_step
 from weft.core.interpreter.rules import Lift, Lifted, OutcomeNode, Rule
 from weft.core.paths import format_path
 from weft.core.records.leaves import Leaf
 from weft.core.threads.handle import refuse_threaded
 from weft.core.tracebacks import cutting
-from weft.transforms.carries import carrying_along, rule_of_a_carry, values_at, with_values
+from weft.transforms.carries import carrying_along, rule_of_a_carry, types_of_slices, values_at, with_values
 from weft.transforms.transformed import call_over_values
 
 
@@ -41,8 +40,7 @@ def _lift_map(lift: Lift[MapOverOptions]) -> Lifted:
         def on_slice(leaves: Any) -> Any:
             return body((leaves, *rest))
 
-        first = tuple(jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in jax.tree.leaves(slices))
-        run, places = carrying_along(body, (first, *rest))
+        run, places = carrying_along(body, (types_of_slices(slices), *rest))
         if not places:
             return lax.map(on_slice, slices, batch_size=options.batch_size)
         # With a batch each slice of it would change the record from the same value, and all changes but one be lost.
@@ -65,11 +63,6 @@ def _lift_map(lift: Lift[MapOverOptions]) -> Lifted:
     return lifted
 
 
-def _check_map(options: MapOverOptions, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]) -> None:
-    if mapped_size(leaves, [axis_of(ride) for ride in rides], size=None, name="lax_map") is None:
-        raise AxisError("lax_map has nothing to map over", fix="pass a tree with at least one array")
-
-
 MAP: Rule[MapOverOptions] = Rule(
     "lax_map",
     _lift_map,
@@ -79,7 +72,14 @@ MAP: Rule[MapOverOptions] = Rule(
     lanes=(Step(0),),
     frame=lambda lift, extra, groups: {"length": groups[0][0].shape[0]},
     staged=True,
-    check=_check_map,
+    check=lambda options, call, leaves, rides: check_mapped(
+        "lax_map",
+        leaves,
+        map(axis_of, rides),
+        None,
+        problem="has nothing to map over",
+        fix="pass a tree with at least one array",
+    ),
     options=("xs", "output"),
 )
 
@@ -139,9 +139,8 @@ def _lift_associative(lift: Lift[AssociativeOptions]) -> Lifted:
 
 
 def _check_associative(options: AssociativeOptions, call: Call, leaves: Sequence[Leaf], rides: Sequence[Ride]) -> None:
-    size = mapped_size(leaves, [options.axis] * len(leaves), size=None, name="associative_scan")
-    if size is None:
-        raise AxisError("associative_scan has no elements", fix="pass a tree with at least one array")
+    axes = [options.axis] * len(leaves)
+    check_mapped("associative_scan", leaves, axes, None, "has no elements", "pass a tree with at least one array")
 
 
 def _elements(lift: Lift[AssociativeOptions], extra: Any, groups: Groups) -> dict[str, object]:

@@ -344,7 +344,7 @@ class Boundary(Protocol[S, R, E, M]):
     has_updates: bool
     # Whether arguments are objects that are told apart by identity, rather than records.
     has_identity: bool
-    # Whether annotations are contracts even where they name no shape; see `hooks.ContractHook.call`.
+    # Whether annotations are contracts even where they name no shape; see `hooks.ContractHook.enter`.
     typed: bool
     # Whether plans are shared between transformed forms of one function, as `jax.jit` does; see `memory`.
     shares: bool

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from traceback import walk_tb
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import equinox as eqx
 import jax
@@ -141,7 +141,7 @@ def _aliased(leaves: Sequence[Leaf], error: Exception | None) -> list[str]:
 
 def _loop(leaves: Sequence[Leaf], error: Exception) -> list[str]:
     # JAX raises its error from another error, whose traceback shows the line that wrote the loop.
-    return [] if error.__cause__ is None else _places(error.__cause__.__traceback__)[0][-1:]
+    return [] if error.__cause__ is None else _line_of(error.__cause__.__traceback__).lines[-1:]
 
 
 def _off_mesh(leaves: Sequence[Leaf], error: Exception, layer: str) -> MeshError | None:
@@ -170,31 +170,43 @@ def _ambiguous_sharding(error: Exception) -> MeshError:
     If the operation is in another package (a loss of optax), the user cannot give it an `out_sharding`, so that the fix
     names the call of that package.
     """
-    place, asking = _places(error.__traceback__)
-    where = "out_sharding=" if asking is None else f"jax.sharding.auto_axes({asking}, out_sharding=...) around the call"
-    rest = "" if asking is not None else ", or let the compiler choose in a function: jax.sharding.auto_axes"
+    lines, called = _line_of(error.__traceback__)
+    if called is None:
+        where, rest = "out_sharding=", ", or let the compiler choose in a function: jax.sharding.auto_axes"
+    else:
+        where, rest = f"jax.sharding.auto_axes({called}, out_sharding=...) around the call", ""
     fix = f"say it by {where}, or move an operand (jax.sharding.reshard){rest}"
     if jax.sharding.get_abstract_mesh().empty:
         # Since JAX 0.11 derivatives of loops forget the mesh of their operands.
         fix = f"call it inside `with jax.set_mesh(mesh):`; if that does not help, {fix}"
     problem = f"JAX cannot tell where a result lies on an explicit mesh: {str(error).partition(chr(10))[0]}"
-    return MeshError(problem, at=place, fix=fix)
+    return MeshError(problem, at=lines, fix=fix)
 
 
-def _places(traceback: TracebackType | None) -> tuple[list[str], str | None]:
-    """The user's line in a traceback and, below it, the line in another package; and the name of the function of that
-    package that the user called."""
+class _Line(NamedTuple):
+    """Where an error arose, for its `at`.
+
+    Attributes:
+        lines: the user's line and, below it, the line in another package (a loss of optax), if there are any.
+        called: the name of the function of that package that the user called.
+    """
+
+    lines: list[str]
+    called: str | None
+
+
+def _line_of(traceback: TracebackType | None) -> _Line:
     own: list[str] = []
     below: list[str] = []
-    asking = None
-    for frame, line in walk_tb(traceback):
+    called = None
+    for frame, number in walk_tb(traceback):
         owner, code = owner_of(frame.f_code.co_filename), frame.f_code
-        place = [f"{code.co_filename}:{line} in {code.co_name}"]
+        line = [f"{code.co_filename}:{number} in {code.co_name}"]
         if owner in ("user", "generated"):
-            own, below, asking = place, [], None
+            own, below, called = line, [], None
         elif owner == "installed":
-            below, asking = place, asking or code.co_name
-    return own + below, asking
+            below, called = line, called or code.co_name
+    return _Line(own + below, called)
 
 
 # The words of each layer's users, for the texts below.
@@ -290,7 +302,7 @@ def explain_traced(
             at = [f"{format_path(path)}: {jax.typeof(values[i])}" for i, path in zip(positions, paths, strict=True)]
             raise kind(
                 f"Python needs a value that depends on {blamed}, and that is traced: {first}",
-                at=[*at, *_places(error.__traceback__)[0][-1:]],
+                at=[*at, *_line_of(error.__traceback__).lines[-1:]],
                 fix=_make_static(paths, names_of()) + advice,
             ) from error
 

@@ -38,21 +38,21 @@ def explain_forgotten(error: Exception) -> None:
     # The pair may be a variable of the frames below the user's line (the arguments of the function that failed), of the
     # user's frame, or the object whose attribute was missing.
     seen = [*_values(frames[own[-1] + 1 :]), *_values(frames[own[-1] : own[-1] + 1]), getattr(error, "obj", None)]
-    pair = next((value for value in seen if pair_in_words(value) is not None), None)
+    pair: Any = next((value for value in seen if pair_in_words(value) is not None), None)
     (frame, line), innermost = frames[own[-1]], entries[-1]
-    got = f"got {pair_in_words(pair)}, which a call of a stateful record returns"
-    if pair is None:
+    if pair is not None:
+        got = f"got {pair_in_words(pair)}, which a call of a stateful record returns"
+        fix = how_to_unpack(pair)
+    else:
         # Only an operation that failed in the user's own frame can be read from the text of its line.
         record = _called(str(error), frame, innermost.tb_lasti) if innermost.tb_frame is frame else None
         if record is None:
             return
-        pair = None, record
         got = f"the call of a {type(record).__name__} returned a tuple: a call of a stateful record returns "
         got += "(y, successor)"
+        fix = how_to_unpack((None, record))
     raise SuccessorError(
-        f"an array is expected, but {got}",
-        at=f"{frame.f_code.co_filename}:{line} in {frame.f_code.co_name}",
-        fix=how_to_unpack(cast("tuple[Any, ...]", pair)),
+        f"an array is expected, but {got}", at=f"{frame.f_code.co_filename}:{line} in {frame.f_code.co_name}", fix=fix
     ) from error
 
 

@@ -9,8 +9,7 @@ Every call takes the same five steps, whatever the rule and whatever the boundar
 3. the lifted function runs: the JAX transform over `Body`, which rebuilds the live call inside the trace, calls the
    user's function, and lets the boundary flatten its output;
 4. what the function returned, without its arrays, is the *outcome*; it leaves in the output's treedef, so that JAX's
-own
-   caches store it with the trace that it belongs to;
+   own caches store it with the trace that it belongs to;
 5. the boundary hands the output over: *values* build successors, *references* write updates back.
 
 For a rule that is dispatched often (`jit`), generated code does steps 1, 2 and 5 for calls of a structure that was seen
@@ -262,7 +261,8 @@ class Interpreted(Generic[O]):
         self, call: Call, recognised: tuple[Hashable, Sequence[PyTree], object] | None
     ) -> tuple[Plan, Sequence[PyTree], object]:
         """The plan of a call by its crossing, for which all leaves are described; also what `plan` returns with it."""
-        structure, leaves, entered = self.boundary.enter(call, None if recognised is None else recognised[2])
+        key, seen, known = recognised or (None, (), None)
+        structure, leaves, entered = self.boundary.enter(call, known)
         prefix = self.rule.arrive(self.options, call)
         read = self.rule.read
         rides = self.boundary.rides(prefix, call, entered, leaves, read, self.rule.options[0])
@@ -291,10 +291,9 @@ class Interpreted(Generic[O]):
             plan = self.memory.plans.add(crossing, plan)
         # Not if the key tells less than the crossing: a filter that is a function may look at values, and equinox's own
         # records have static numbers, among their leaves and in fields that treedefs compare by `==`.
-        if recognised is not None and not structure.fields and not depends_on_leaves(prefix, read, on_values=True):
-            key, seen, _ = recognised
-            if len(seen) == len(values) and all(map(operator.is_, seen, values)):
-                self.memory.known.add(key, plan)
+        tells_all = not structure.fields and not depends_on_leaves(prefix, read, on_values=True)
+        if key is not None and tells_all and len(seen) == len(values) and all(map(operator.is_, seen, values)):
+            self.memory.known.add(key, plan)
         return plan, values, entered
 
     def lift_of(self, crossing: AnyCrossing) -> Lift[O]:

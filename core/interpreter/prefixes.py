@@ -346,6 +346,22 @@ def mapped_size(leaves: Sequence[Leaf], axes: Sequence[int | None], *, size: int
     return next(iter(sizes), size)
 
 
+def check_mapped(
+    name: str, leaves: Sequence[Leaf], axes: Iterable[int | None], size: int | None, problem: str, fix: str
+) -> None:
+    """Refuses a call whose leaves do not agree on the size of the mapped axis, or in which none is mapped.
+
+    Args:
+        name, leaves, axes, size: as in `mapped_size`.
+        problem, fix: of the error if no leaf is mapped and no size is given.
+
+    Raises:
+        AxisError: as in `mapped_size`, or with this problem.
+    """
+    if mapped_size(leaves, list(axes), size=size, name=name) is None:
+        raise AxisError(f"{name} {problem}", fix=fix)
+
+
 def size_of_lanes(groups: Sequence[Sequence[Any]], lanes: Sequence[Ride], size: int | None) -> int | None:
     """The size of the axis that lanes are mapped over, by their first leaf: `mapped_size` has compared all of them."""
     for group, lane in zip(groups, lanes, strict=True):

@@ -202,16 +202,12 @@ def _entered(call: Call) -> Entered:
     places = {(id(f.block), f.path): (f.block, f.path) for f in functions if isinstance(f, ThreadedFunction)}.values()
     # If two parts lie one in the other, only the outer record enters: as two records, each would miss the other's
     # change.
-    outermost = [
-        place for place in places if True not in [_holds(outer, place) for outer in places if outer is not place]
-    ]
-    # Each part lies in one of them; mostly there is only one.
-    owners = tuple([
-        [len(outermost) == 1 or _holds(place, (f.block, f.path)) for place in outermost].index(True)
-        if isinstance(f, ThreadedFunction)
-        else None
-        for f in functions
-    ])  # fmt: skip
+    outermost = [place for place in places if not any(_holds(outer, place) for outer in places if outer is not place)]
+
+    def owner(part: ThreadedFunction) -> int:
+        return next(i for i, place in enumerate(outermost) if _holds(place, (part.block, part.path)))
+
+    owners = tuple([owner(f) if isinstance(f, ThreadedFunction) else None for f in functions])
     records = tuple([block.get(path) for block, path in outermost])
     for (block, path), record in zip(outermost, records, strict=True):
         note_place(record, block.name, path)

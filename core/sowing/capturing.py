@@ -48,7 +48,6 @@ import jax.numpy as jnp
 from jax.core import ShapedArray
 from jax.typing import ArrayLike
 from weft.core.edge import _jax
-from weft.core.edge._jax import ClosedJaxpr
 from weft.core.edge.trees import PyTree
 from weft.core.errors import DifferentiationError, StructureError
 from weft.core.records.kinds import Intermediate, Kind
@@ -56,15 +55,15 @@ from weft.core.records.leaves import NUMBERS, is_array
 from weft.core.sowing.hoisting import evaluate, tracing_tags
 from weft.core.sowing.tags import (
     CaptureError,
-    Handler,
     Perturbed,
-    Skeleton,
+    Program,
     Sown,
     Tag,
     bind_tag,
     capturing,
     current_scope,
     take_arrays,
+    traced,
 )
 
 __all__ = ["CaptureError", "capture", "name_scope", "perturb", "perturbations", "sow"]
@@ -98,7 +97,7 @@ def sow(name: str, value: T, /, *, kind: type[Kind] = Intermediate, mode: Mode =
         return value
     if mode not in ("append", "clobber", "strict"):
         raise CaptureError(f"unknown mode {mode!r} for the sown name {name!r}", fix="'append', 'clobber' or 'strict'")
-    leaves, skeleton = take_arrays(value, lambda leaf: is_array(leaf) or isinstance(leaf, NUMBERS))
+    leaves, skeleton = take_arrays(value, _is_array_or_number)
     # Without weak types, because the branches of a `cond` must agree: one may sow 1.0, another an array of that dtype.
     bind_tag(Sown(_scoped(name), skeleton, kind, mode), [_strong(leaf) for leaf in leaves])
     return value
@@ -125,7 +124,7 @@ def perturb(name: str, value: T, /) -> T:
     """
     if not capturing():
         return value
-    leaves, skeleton = take_arrays(value, lambda leaf: is_array(leaf) or isinstance(leaf, NUMBERS))
+    leaves, skeleton = take_arrays(value, _is_array_or_number)
     arrays = [_jax.asarray(leaf) for leaf in leaves]
     for array in arrays:
         if not jnp.issubdtype(array.dtype, jnp.inexact):
@@ -199,8 +198,10 @@ def capture(
             # For the capture around this one, with the names of the scopes that are open around this one.
             return bind_tag(replace(tag, name=_scoped(tag.name)), values) if capturing() else values
 
+        program = _trace(fun, args, kwargs)
+        outputs = evaluate(program.closed.jaxpr, program.closed.consts, program.arrays, handler)
+        out = cast(R, program.rebuild(_arrays(outputs)))
         # Known only after the run: a name that `fun` never perturbs would have no effect, and nobody would notice.
-        out = _run(fun, args, kwargs, handler)
         if extra := [name for name in perturb or () if name not in planted]:
             raise StructureError(
                 f"the function plants no perturbation named {extra[0]!r}",
@@ -240,11 +241,15 @@ def perturbations(fun: Callable[P, object], /) -> Callable[P, dict[str, PyTree]]
 
         # The jaxpr is evaluated in another trace, because the handler must see the values outside of their loops, where
         # they are stacked.
-        closed, _, _ = _trace(fun, args, kwargs)
+        closed = _trace(fun, args, kwargs).closed
         _jax.trace(lambda *inputs: evaluate(closed.jaxpr, closed.consts, inputs, handler), closed.in_avals, like=closed)
         return {name: tag.skeleton.fill(list(map(_jax.zeros, types[name]))) for name, tag in tags.items()}
 
     return planted
+
+
+def _is_array_or_number(leaf: object) -> bool:
+    return is_array(leaf) or isinstance(leaf, NUMBERS)
 
 
 def _scoped(name: str) -> str:
@@ -256,29 +261,10 @@ def _strong(leaf: object) -> jax.Array:
     return jax.lax.convert_element_type(array, array.dtype) if array.weak_type else array
 
 
-def _trace(
-    fun: Callable[..., PyTree], args: tuple[PyTree, ...], kwargs: Mapping[str, PyTree]
-) -> tuple[ClosedJaxpr, list[jax.Array], Callable[[list[jax.Array]], PyTree]]:
-    """The jaxpr of `fun` with its tags, the arrays among its arguments, and a function from flat outputs to its
-    output."""
-    arrays, arguments = take_arrays((args, kwargs))
-    outputs: list[Skeleton] = []
-
-    def flat(*arrays: jax.Array) -> list[jax.Array]:
-        args, kwargs = arguments.fill(arrays)
-        leaves, skeleton = take_arrays(fun(*args, **kwargs))
-        outputs.append(skeleton)
-        return leaves
-
+def _trace(fun: Callable[..., PyTree], args: tuple[PyTree, ...], kwargs: Mapping[str, PyTree]) -> Program:
     # `sow` and `perturb` bind tags only in here, so that they leave no equations in other traces.
     with tracing_tags():
-        closed: ClosedJaxpr = _jax.make_jaxpr(flat)(*arrays)
-    return closed, arrays, lambda leaves: outputs[-1].fill(leaves)
-
-
-def _run(fun: Callable[..., R], args: tuple[PyTree, ...], kwargs: Mapping[str, PyTree], handler: Handler) -> R:
-    closed, arrays, rebuild = _trace(fun, args, kwargs)
-    return cast(R, rebuild(_arrays(evaluate(closed.jaxpr, closed.consts, arrays, handler))))
+        return traced(fun, args, kwargs)
 
 
 def _arrays(values: Sequence[ArrayLike]) -> list[jax.Array]:
@@ -332,7 +318,7 @@ def _perturbed(tag: Perturbed, values: Sequence[jax.Array], perturbations: Mappi
     how = "pass what `perturbations(fun)` returns for the same arguments"
     if tag.name not in perturbations:
         raise StructureError(f"no perturbation is given for the name {tag.name!r}", fix=how)
-    offsets, skeleton = take_arrays(perturbations[tag.name], lambda leaf: is_array(leaf) or isinstance(leaf, NUMBERS))
+    offsets, skeleton = take_arrays(perturbations[tag.name], _is_array_or_number)
     if skeleton.treedef != tag.skeleton.treedef:
         raise StructureError(
             f"the perturbation {tag.name!r} is not a tree like the perturbed value",

@@ -10,14 +10,14 @@ function that was traced without tags is traced again inside a capture, and the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from weft.core.edge import _jax, equations, trees
-from weft.core.edge._jax import AnyJaxpr, Params
+from weft.core.edge._jax import AnyJaxpr, ClosedJaxpr, Params
 from weft.core.edge.contexts import capture_context
 from weft.core.edge.trees import PyTree, TreeDef
 from weft.core.errors import WeftError
@@ -69,6 +69,35 @@ def take_arrays(
     statics = tuple((i, leaf) for i, leaf in enumerate(leaves) if not is_dynamic(leaf))
     at = {i for i, _ in statics}
     return [leaf for i, leaf in enumerate(leaves) if i not in at], Skeleton(treedef, statics)
+
+
+class Program(NamedTuple):
+    """A function of trees, traced for some arguments.
+
+    Attributes:
+        closed: its jaxpr, from the arrays of its arguments to those of its output.
+        arrays: the arrays of the arguments.
+        rebuild: gives the function's output, from the outputs of the jaxpr.
+    """
+
+    closed: ClosedJaxpr
+    arrays: list[jax.Array]
+    rebuild: Callable[[Sequence[jax.Array]], PyTree]
+
+
+def traced(fun: Callable[..., PyTree], args: tuple[PyTree, ...], kwargs: Mapping[str, PyTree]) -> Program:
+    """Traces a function for its arguments; what is no array in them is static."""
+    arrays, arguments = take_arrays((args, kwargs))
+    outputs: list[Skeleton] = []
+
+    def flat(*arrays: jax.Array) -> list[jax.Array]:
+        args, kwargs = arguments.fill(arrays)
+        leaves, skeleton = take_arrays(fun(*args, **kwargs))
+        outputs.append(skeleton)
+        return leaves
+
+    closed: ClosedJaxpr = _jax.make_jaxpr(flat)(*arrays)
+    return Program(closed, arrays, outputs[-1].fill)
 
 
 @dataclass(frozen=True, slots=True)

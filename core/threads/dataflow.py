@@ -94,6 +94,7 @@ class Graph:
         return nodes(jaxpr.invars), nodes(jaxpr.outvars)
 
     def _call(self, eqn: JaxprEqn, ins: Nodes, outs: Nodes) -> None:
+        """Adds the call of an equation's inner jaxprs to the graph."""
         params, inner = eqn.params, inner_jaxprs(eqn.params)
         if eqn.primitive is _jax.scan_p:
             inputs, outputs = self._open(params["jaxpr"])
@@ -102,17 +103,18 @@ class Graph:
             self._link_each(ins, inputs)
             self._link_each(outputs, outs)
         elif eqn.primitive is _jax.while_p:
-            split = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
+            num_cond, num_body = params["cond_nconsts"], params["body_nconsts"]
+            consts, start = ins[:num_cond], ins[num_cond + num_body :]
             inputs, outputs = self._open(params["body_jaxpr"])
-            self._link_each(outputs, inputs[params["body_nconsts"] :])
-            self._link_each(ins[split[0] :], inputs)
+            self._link_each(outputs, inputs[num_body:])
+            self._link_each(ins[num_cond:], inputs)
             # If the loop does not run, the carry comes out unchanged; and every output depends on the predicate, which
             # decides how often the loop runs.
             self._link_each(outputs, outs)
-            self._link_each(ins[split[1] :], outs)
+            self._link_each(start, outs)
             conditions, predicate = self._open(params["cond_jaxpr"])
-            self._link_each([*ins[: split[0]], *ins[split[1] :]], conditions)
-            self._link_each(outputs, conditions[params["cond_nconsts"] :])
+            self._link_each([*consts, *start], conditions)
+            self._link_each(outputs, conditions[num_cond:])
             self._link_all(predicate, outs)
         elif eqn.primitive is _jax.cond_p:
             for branch in params["branches"]:
@@ -171,6 +173,7 @@ def without_identities(jaxpr: AnyJaxpr, is_identity: Callable[[object], bool]) -
 
     for eqn in before.eqns:
         if is_identity(eqn.primitive):
+            # Not strict: a mark has two operands and a touch one, each with an output.
             env.update(zip(eqn.outvars, map(read, eqn.invars), strict=False))
         else:
             params = {name: without(value) for name, value in eqn.params.items()}

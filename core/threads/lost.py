@@ -39,7 +39,7 @@ from weft.core.frames import calling_line
 from weft.core.paths import format_path
 from weft.core.records.module import Given, construction_watchers, watch_methods
 from weft.core.records.successors import find_records, is_successor_last, with_part
-from weft.core.sowing.tags import take_arrays
+from weft.core.sowing.tags import take_arrays, traced
 from weft.core.threads.calls import ByIdentity, calling, drop_watchers, note_successor, running_calls
 from weft.core.threads.marks import Mark, bind_mark, summarise
 
@@ -87,7 +87,7 @@ def debug_successors(enabled: bool = True) -> Generator[None]:
         with successors_context(None):
             yield
         return
-    _watch_all(1)
+    _watch_all()
     try:
         with successors_context(MARKING if marking() else LOOKING):
             yield
@@ -194,18 +194,11 @@ def look(run: Callable[..., R], name: str, args: tuple[PyTree, ...]) -> R:
         SuccessorError: for the outermost function, if a successor is lost.
     """
     outermost, made = not marking(), list[Mark]()
-    arrays, arguments = take_arrays(args)
-    returned: list[Any] = []
-
-    def flat(*arrays: jax.Array) -> list[jax.Array]:
-        leaves, rest = take_arrays(run(*arguments.fill(arrays)))
-        returned.append(rest)
-        return leaves
-
     token = _made.set(made) if outermost else None
     try:
         with successors_context(MARKING):
-            summary = summarise(_jax.make_jaxpr(flat)(*arrays))
+            closed, arrays, rebuild = traced(run, args, {})
+        summary = summarise(closed)
     finally:
         if token is not None:
             _made.reset(token)
@@ -217,7 +210,7 @@ def look(run: Callable[..., R], name: str, args: tuple[PyTree, ...]) -> R:
         for mark in made:
             if not mark.dropped and (mark.name, mark.line) not in present:
                 _warn(mark, "a transform of JAX's own pruned it")
-        return returned[0].fill(outs)
+        return rebuild(outs)
     # This program is inlined into that of an outer function, which knows whether the outputs that the marks lead to are
     # used: so they are marked again there.
     for trail in summary.trails:
@@ -230,7 +223,7 @@ def look(run: Callable[..., R], name: str, args: tuple[PyTree, ...]) -> R:
             bind_mark(trail.mark, old, old)
     for i in summary.dropped:
         bind_mark(None, arrays[i], arrays[i])
-    return returned[0].fill(outs)
+    return rebuild(outs)
 
 
 def _lost(marks: Sequence[Mark], name: str) -> SuccessorError:
@@ -245,11 +238,11 @@ def _lost(marks: Sequence[Mark], name: str) -> SuccessorError:
     )
 
 
-def _watch_all(change: int) -> None:
-    watch_methods(_watch, change)
+def _watch_all() -> None:
+    watch_methods(_watch, 1)
     if _note_constructed not in construction_watchers:
         construction_watchers.append(_note_constructed)
 
 
 if successors_context.value is not None:
-    _watch_all(1)
+    _watch_all()

@@ -136,11 +136,13 @@ def _carried(graph: Graph, dead: dict[Node, Mark]) -> set[Mark]:
     In a loop two marks may lead to each other (each iteration's successor follows the last iteration's). Of such a
     cycle the last mark is left out, so that one of them is reported.
     """
-    marks, reached = list(dict.fromkeys(dead.values())), defaultdict[Mark, set[Mark]](set)
+    leads_to = defaultdict[Mark, set[Mark]](set)
     for node, mark in dead.items():
-        reached[mark] |= {dead[after] for after in graph.after([node]) if after in dead} - {mark}
-    return {
-        mark
-        for i, mark in enumerate(marks)
-        if any(mark not in reached[later] or later in marks[i:] for later in reached[mark])
-    }
+        leads_to[mark] |= {dead[after] for after in graph.after([node]) if after in dead} - {mark}
+    order = {mark: i for i, mark in enumerate(dict.fromkeys(dead.values()))}
+
+    def carries(mark: Mark, into: Mark) -> bool:
+        is_cycle = mark in leads_to[into]
+        return not is_cycle or order[mark] < order[into]
+
+    return {mark for mark in order if any(carries(mark, into) for into in leads_to[mark])}
