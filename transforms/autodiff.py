@@ -113,10 +113,11 @@ def _lift_jvp(lift: Lift[DiffOptions]) -> Lifted:
     return lifted
 
 
-# What `vjp`, `jvp` and `linearize` return differs, so that each builds its result from `finish` in a function below.
-def _finish_linear(out: Any, finish: Finish[DiffOptions]) -> Any:
+# What `vjp`, `jvp` and `linearize` return differs, so that each builds its result from these in a function below.
+def _finish_linear(out: Any, finish: Finish[DiffOptions]) -> tuple[Any, tuple[Any, ...], Finish[DiffOptions]]:
+    """The output, a tuple with the auxiliary output if there is one, and all that the transform returned."""
     note_rivals_of(finish.options, finish.call)
-    return out, finish
+    return (out[0], (out[1],), finish) if finish.options.has_aux else (out, (), finish)
 
 
 VJP = differentiation("vjp", _lift_linear(untyped_jax.vjp), _finish_linear)
@@ -134,10 +135,6 @@ def _tangents(tangents: Any) -> Callable[[AnyBoundary, AnyCrossing, Call, Sequen
     return read
 
 
-def _main_and_rest(out: Any, options: DiffOptions) -> tuple[Any, tuple[Any, ...]]:
-    return (out[0], (out[1],)) if options.has_aux else (out, ())
-
-
 def _shape_of(value: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(jnp.shape(value), jnp.result_type(value))
 
@@ -148,8 +145,7 @@ def _zeros(like: Any) -> Any:
 
 def vjp_with(run: Callable[..., Any], primals: tuple[Any, ...]) -> Any:
     """`vjp` by an interpreted rule: `(out, pullback)` or `(out, pullback, aux)`."""
-    out, finish = run(primals, {})
-    main, aux = _main_and_rest(out, finish.options)
+    out, aux, finish = run(primals, {})
     pull, shapes = finish.more
 
     def pullback(cotangent: Any) -> tuple[Any, ...]:
@@ -161,7 +157,7 @@ def vjp_with(run: Callable[..., Any], primals: tuple[Any, ...]) -> Any:
         (gradient,) = pull(tuple(zeros_for_none))
         return like_arguments(finish, gradient)
 
-    return main, cutting(pullback), *aux
+    return out, cutting(pullback), *aux
 
 
 def jvp_with(run: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
@@ -172,15 +168,13 @@ def jvp_with(run: Callable[..., Any], primals: tuple[Any, ...], tangents: tuple[
             f"jvp got {len(primals)} primals but {len(tangents)} tangents",
             fix="pass one tangent for each primal, None where it is zero",
         )
-    out, finish = run(primals, {}, prepare=_tangents(tangents))
-    main, aux = _main_and_rest(out, finish.options)
-    return main, like_output(finish, finish.more[0]), *aux
+    out, aux, finish = run(primals, {}, prepare=_tangents(tangents))
+    return out, like_output(finish, finish.more[0]), *aux
 
 
 def linearize_with(run: Callable[..., Any], primals: tuple[Any, ...]) -> Any:
     """`linearize` by an interpreted rule: `(out, pushforward)` or `(out, pushforward, aux)`."""
-    out, finish = run(primals, {})
-    main, aux = _main_and_rest(out, finish.options)
+    out, aux, finish = run(primals, {})
 
     def pushforward(*tangents: Any) -> Any:
         # Shapes in place of the primals: only their zeros are needed, and the function must not keep the primals alive.
@@ -188,7 +182,7 @@ def linearize_with(run: Callable[..., Any], primals: tuple[Any, ...]) -> Any:
         leaf_tangents = _tangents(tangents)(finish.boundary, finish.crossing, finish.call, shapes)
         return like_output(finish, finish.more[0](leaf_tangents))
 
-    return main, cutting(pushforward), *aux
+    return out, cutting(pushforward), *aux
 
 
 @overload

@@ -80,13 +80,12 @@ def _is_inexact(value: Any) -> bool:
     return bool(leaves) and all(jnp.issubdtype(jnp.result_type(leaf), jnp.inexact) for leaf in leaves)
 
 
-def _rides(*filters: Any) -> RidesByKind:
-    return _Inexact(
-        ((All(*filters, OfValue(_is_inexact)) if filters else OfValue(_is_inexact), DIFFERENTIATED), (..., CLOSED))
-    )
+def _rides(filter: Any) -> RidesByKind:
+    """Of the leaves of an argument that match a filter the inexact ones are differentiated."""
+    return _Inexact(((All(filter, OfValue(_is_inexact)), DIFFERENTIATED), (..., CLOSED)))
 
 
-_INEXACT = _rides()
+_INEXACT = _rides(...)
 
 
 def _arrive(options: CustomOptions, call: Call) -> Arrival:

@@ -82,6 +82,7 @@ def _arrive(options: DiffOptions, call: Call) -> Arrival:
 
 
 def _wanted(options: DiffOptions, position: int) -> Filter:
+    """The filter for the leaves of an argument that are differentiated."""
     for argnum, filter in options.filters:
         if argnum == position:
             return filter
@@ -148,13 +149,14 @@ def note_rivals_of(options: DiffOptions, call: Call) -> None:
 
 def _refuse_aliases(options: DiffOptions, call: Call, chosen: Sequence[Any]) -> None:
     # Not for NNX objects, which may be shared, and whose leaves are no `Leaf`s. One array may be two arguments, because
-    # the caller applies the updates of the two arguments separately.
+    # the caller applies the updates of the two arguments separately. The root of an argument's paths is the parameter's
+    # name, or ("args", its position); see `named_arguments`.
     args = call[1]
     of_records = [leaf for leaf in chosen if isinstance(leaf, Leaf)]
     for root in dict.fromkeys(leaf.path[: leaf.root] for leaf in of_records):
         own = [leaf for leaf in of_records if leaf.path[: leaf.root] == root]
-        named = len(root) == 1
-        position = parameter_names(call[0][0]).index(cast(str, root[0])) if named else int(cast(Any, root[1]))
+        has_name = len(root) == 1
+        position = parameter_names(call[0][0]).index(cast(str, root[0])) if has_name else int(cast(Any, root[1]))
         refuse_aliases(args[position], own, root, f"an update with the gradient of {options.name}")
 
 

@@ -139,6 +139,7 @@ class Stage:
         Raises:
             StructureError: if the bytes are not a compiled function, are damaged, or come from another program.
         """
+        # Where these begin, after the magic: the digest of the program, that of the body, and the body.
         size = hashlib.sha256().digest_size
         program, whole, start = (len(_MAGIC) + i * size for i in range(3))
         if not data.startswith(_MAGIC):

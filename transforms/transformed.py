@@ -181,6 +181,7 @@ def _holding(kind: type[Transformed[..., Any]]) -> type[_TransformedNode]:
 def _made_again(
     transform: Callable[..., Any], args: tuple[Any, ...], options: dict[str, Any], definitions: Definitions
 ) -> PyTree:
+    """The result of a transform, made from its recipe, with the derivative rules that were defined on it."""
     transformed = transform(*args, **options)
     for name, positional, named in definitions:
         getattr(transformed, name)(*positional, **named)

@@ -232,6 +232,7 @@ class Reader:
         return settled
 
     def _packed(self, node: eqx.Module, name: str) -> bool:
+        """Writes the call of a function that reads a packed record, pending or not, and notes the records inside."""
         inner = read_inside(node)
         read = _read_packed(inner, trees.structure(node))
         pair = self.source.assign(f"{self.source.constant(read)}({name})")

@@ -356,9 +356,9 @@ class Interpreted(Generic[O]):
     ) -> tuple[PyTree, tuple[Any, ...]]:
         """Runs a plan; returns what was handed over to the caller, and the result of the transform."""
 
-        # The result of a lifted function is (output lanes, update lanes, outcome, *more); see `rules.Exit`.
         def handed_over(result: tuple[Any, ...]) -> PyTree:
-            return hand_over(entered, result[2].value, values, (*result[0], *result[1]))
+            out, updates, outcome, *_ = result  # see `rules.Exit`; more is for `Rule.finish`
+            return hand_over(entered, outcome.value, values, (*out, *updates))
 
         if not plan.gives_away:
             try:

@@ -261,6 +261,7 @@ def _may_be_unmeant(was: object, now: object) -> bool:
 
 
 def _fix(values: Sequence[PyTree]) -> str:
+    """The advice for statics that keep changing, by the values that they had."""
     if any(isinstance(value, types.FunctionType) for value in values):
         return "define the function once, outside of the loop or function that is run repeatedly"
     if all(type(value) in NUMBERS for value in values):

@@ -248,8 +248,9 @@ class Values:
         else:
             structure, leaves, rides = self._described(out, departure)
             paths, own = [leaf.path for leaf in leaves], [leaf.value for leaf in leaves]
-            is_told = key is not None and [*map(id, arrays)] == [*map(id, own)] and not structure.fields
-            if is_told and not depends_on_leaves(departure.prefix, departure.read, on_values=True):
+            # As in `Interpreted._described`: only if the key tells all that the description does.
+            tells_all = key is not None and [*map(id, arrays)] == [*map(id, own)] and not structure.fields
+            if tells_all and not depends_on_leaves(departure.prefix, departure.read, on_values=True):
                 departure.known.add(key, (paths, rides, structure))
             arrays = own
         # An output that is the same tracer as an argument did not change; values cannot be compared while tracing.
@@ -346,27 +347,31 @@ def flatten_sparse(definition: TreeDef, tree: PyTree) -> list[PyTree]:
     # A record wraps a container in its fields, and how it does depends on the container's items. The user passes a
     # plain container as the tangent, so both are compared unwrapped.
     tree = opened(tree)
+    inner = definition.children()
     if node_type is MixedContainer:
         try:
             parts = data.flatten_up_to(tree)
         except ValueError as error:
             raise _misfit("a container like that of the record", tree) from error
-        pairs = zip(definition.children(), parts, strict=True)
-        return [leaf for child, part in pairs for leaf in flatten_sparse(child, part)]
-    level = trees.children_of(tree)
-    children = None if level is None else tuple(level[0])
+    else:
+        parts = _parts_like(node_type, data, len(inner), tree)
+    return [leaf for child, part in zip(inner, parts, strict=True) for leaf in flatten_sparse(child, part)]
+
+
+def _parts_like(node_type: type[Any], data: Any, count: int, tree: PyTree) -> Sequence[PyTree]:
+    """The children of a node, which must be of this type, with these keys if it is a dict, and as many children."""
     tree_type = cast("type[Any]", type(tree))
-    same_keys = not isinstance(tree, dict) or sorted(cast("dict[Any, Any]", tree)) == data
     if same_name(node_type, tree_type):
         raise StructureError(
             f"a tangent or cotangent must have the structure of its value: expected {node_type.__name__}, "
             f"got {another(tree_type)}",
             fix=REDEFINED,
         )
-    if children is None or tree_type is not node_type or len(children) != len(definition.children()) or not same_keys:
-        raise _misfit(f"{node_type.__name__} with {len(definition.children())} children", tree)
-    pairs = zip(definition.children(), children, strict=True)
-    return [leaf for child, subtree in pairs for leaf in flatten_sparse(child, subtree)]
+    children = list((trees.children_of(tree) or ((),))[0])
+    has_keys = not isinstance(tree, dict) or sorted(cast("dict[Any, Any]", tree)) == data
+    if tree_type is not node_type or len(children) != count or not has_keys:
+        raise _misfit(f"{node_type.__name__} with {count} children", tree)
+    return children
 
 
 def _misfit(expected: str, tree: PyTree) -> StructureError:

@@ -106,6 +106,7 @@ def refuse_cycles(record: eqx.Module, values: dict[str, Any]) -> None:
 
 
 def _way_back(record: eqx.Module, value: Any, path: Path, done: set[int]) -> Path | None:
+    """The path from a value to the record that holds it; None if the value does not lead there."""
     if value is record:
         return path
     if type(value) in _ENDS or is_array(value) or isinstance(value, eqx.Module) or id(value) in done:
@@ -172,6 +173,7 @@ def _same(value: PyTree, record: Any, name: str) -> bool:
 
 
 def _same_leaf(a: Any, b: Any) -> bool:
+    """Whether two leaves surely hold the same values; nan equals itself."""
     if a is b:
         return True
     if isinstance(a, Tracer) or isinstance(b, Tracer):

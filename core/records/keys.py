@@ -185,6 +185,7 @@ class Keys(Module):
 
 
 def _stream(name: str, seed: Any) -> KeyStream:
+    """The stream of a seed; a `SeedError` names the stream of a value that is none."""
     if isinstance(seed, KeyStream):
         return seed
     if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool):

@@ -293,6 +293,7 @@ def _resolve(annotation: object, cls: type, name: str) -> Any:
 
 
 def _role_of_annotation(annotation: object, where: str) -> Role:
+    """What a field's annotation declares; `where` is the field, for errors."""
     labels = list(_labels(annotation))
     kinds = [label for label in labels if isinstance(label, type) and issubclass(label, Kind)]
     sharded = [label for label in labels if isinstance(label, Sharded)]

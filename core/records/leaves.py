@@ -158,6 +158,7 @@ def iter_leaves(tree: PyTree, path: Path = (), *, fields: list[Any] | None = Non
 def _visit(
     leaves: list[Leaf], node: Any, path: Path, role: Role, owners: tuple[type, ...], root: int, fields: list[Any]
 ) -> None:
+    """Adds the leaves of a node to `leaves`; `role` and `owners` are those of the fields and records around it."""
     if node is None:
         return
     if isinstance(node, eqx.Module):

@@ -276,6 +276,7 @@ def _has_names(part: Any) -> bool:
 
 
 def _named(part: Any, name: str, where: Callable[[], str]) -> Hashable:
+    """The name of a field, if a part has it; raises an error that says what the part has instead."""
     by_name = _has_names(part)
     names = _children(part) if by_name else {}
     if name in names:
@@ -370,6 +371,7 @@ def _edited(node: Any, path: Path, edits: _Edits, done: list[tuple[Path, Any]] |
 
 
 def _rebuilt(node: Any, changes: dict[Hashable, Any], lenient: bool) -> Any:
+    """A node with other children, by field name, key or index; layers of a stack are given by `_Item`s."""
     if isinstance(node, eqx.Module):
         items = {part: changes.pop(part) for part in list(changes) if type(part) is _Item}
         node = cast(Any, node).__with_items__(items) if items else node

@@ -273,6 +273,7 @@ def _arrays(values: Sequence[ArrayLike]) -> list[jax.Array]:
 
 
 def _selection(only: Selector | Iterable[Selector] | None) -> Callable[[str, type[Kind]], bool]:
+    """A predicate of (name, kind) for `only` in its several forms."""
     if only is None:
         return lambda name, kind: True
     if isinstance(only, str):
@@ -291,6 +292,7 @@ def _gather(sown: Sequence[tuple[Sown, PyTree]]) -> dict[str, PyTree]:
 
 
 def _values_of(name: str, sown: Sequence[tuple[str, PyTree]]) -> PyTree:
+    """The entry of a name, from the values that were sown under it, each with its mode."""
     modes, values = {mode for mode, _ in sown}, [value for _, value in sown]
     if len(modes) > 1:
         raise CaptureError(
@@ -315,6 +317,7 @@ def _check_planted_once(name: str, planted: Iterable[str]) -> None:
 
 
 def _perturbed(tag: Perturbed, values: Sequence[jax.Array], perturbations: Mapping[str, PyTree]) -> list[jax.Array]:
+    """The values of a `perturb`, plus the perturbation of its name, which must be a tree like them."""
     how = "pass what `perturbations(fun)` returns for the same arguments"
     if tag.name not in perturbations:
         raise StructureError(f"no perturbation is given for the name {tag.name!r}", fix=how)

@@ -182,6 +182,7 @@ def _extended(primitive: Primitive, extend: Callable[[Params, ClosedJaxpr, int, 
 
 
 def _remat(params: Params, args: list[jax.Array], handler: Handler) -> list[jax.Array]:
+    """Remat's jaxpr is open, so that constants of the hoisted one are operands, too, the first ones."""
     hoisted = hoist(_jax.close(params["jaxpr"]))
     jaxpr, consts = _jax.consts_as_inputs(hoisted.closed)
     extended = equations.extend_remat(params, jaxpr, len(consts), count_leaves(hoisted.sites.perturbed))

@@ -347,14 +347,15 @@ class ThreadedFunction:
         value, successor = take_successor(
             record, result, where, method=method, by_hand=(handle, f"peek({handle}){suffix}")
         )
-        row = cast("tuple[Any, ...]", result) if type(result) is tuple else ()
-        if successor is None and len(row) > 1 and isinstance(row[-1], eqx.Module):
-            # A record in the successor's place that is no successor of this record (its structure differs) is refused:
-            # as part of the value, the state in it would be lost.
-            check_successor(record, row[-1], where)
         if successor is not None:
             check_origin(record, successor, arguments_by_name(args, kwargs), where)
-        return value, successor
+            return value, successor
+        # A record in the successor's place that is no successor of this record (its structure differs) is refused: as
+        # part of the value, the state in it would be lost.
+        row = cast("tuple[Any, ...]", result) if type(result) is tuple else ()
+        if len(row) > 1 and isinstance(row[-1], eqx.Module):
+            check_successor(record, row[-1], where)
+        return value, None
 
     def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         __tracebackhide__ = True

@@ -247,8 +247,6 @@ def refuse_threaded(functions: Sequence[object], transform: str, why: str) -> No
 R = TypeVar("R", bound=eqx.Module)
 Y = TypeVar("Y")
 
-_OWN_NAMES = ("done",)
-
 
 def thread(record: R) -> Thread[R]:
     """Opens a block that threads a record's successors: `with thread(self) as t: ...; return t.done(y)`.
@@ -340,11 +338,10 @@ def thread(record: R) -> Thread[R]:
             f"only a record can be threaded, not a {type(record).__name__}",
             fix="open a block in the method, `with weft.thread(self) as t: ...; return t.done(y)`",
         )
-    clashing = [name for name in _OWN_NAMES if name in field_names(record)]
-    if clashing:
+    if "done" in field_names(record):
         raise SuccessorError(
-            f"a field called {clashing[0]!r} hides behind the handle's own {clashing[0]}()",
-            at=f"{type(record).__qualname__}.{clashing[0]}",
+            "a field called 'done' hides behind the handle's own done()",
+            at=f"{type(record).__qualname__}.done",
             fix="rename the field",
         )
     return Thread(record)
