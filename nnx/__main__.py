@@ -34,7 +34,13 @@ def run_program(arguments: Sequence[str]) -> None:
     """
     try:
         if arguments[:1] == ["-m"]:
-            _run_module(arguments[1:])
+            if not arguments[1:]:
+                raise ProgramError("-m needs the name of a module")
+            if not _exists(arguments[1]):
+                raise ProgramError(f"no module named {arguments[1]!r}")
+            # `alter_sys` puts the module's file in the place of its name, as `python -m` does.
+            sys.argv = list(arguments[1:])
+            runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
         else:
             _run_script(arguments)
     except (SyntaxError, ImportError, OSError, ValueError) as error:
@@ -45,16 +51,6 @@ def run_program(arguments: Sequence[str]) -> None:
             raise ProgramError(str(error)) from None
         where = "" if error.filename else f" ({arguments[0]})"
         raise ProgramError(f"SyntaxError: {error}{where}") from None
-
-
-def _run_module(arguments: Sequence[str]) -> None:
-    if not arguments:
-        raise ProgramError("-m needs the name of a module")
-    if not _exists(arguments[0]):
-        raise ProgramError(f"no module named {arguments[0]!r}")
-    # `alter_sys` below puts the module's file in the place of its name, as `python -m` does.
-    sys.argv = list(arguments)
-    runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
 
 
 def _run_script(arguments: Sequence[str]) -> None:
@@ -128,9 +124,11 @@ def _start_pytest(arguments: Sequence[str]) -> None:
     This process has imported weft, and with it jaxtyping and beartype. pytest warns of plugins that were imported
     before it could rewrite their assertions, and under `filterwarnings = error` the warning is an error.
     """
+    # pytest's option `-p no:weft` turns the plugin off.
     is_off = "no:weft" in arguments or os.environ.get("PYTEST_DISABLE_PLUGIN_AUTOLOAD")
     if is_off or importlib.util.find_spec("weft_pytest") is None:
         return
+    # Python's own options (`-X dev`, `-W error`) come before `-m weft.nnx`, and pytest gets them, too.
     options = sys.orig_argv[1 : len(sys.orig_argv) - len(arguments)]
     start = next((i for i, option in enumerate(options) if option.startswith("-m")), None)
     if start is None:

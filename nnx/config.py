@@ -24,31 +24,36 @@ _TRUE = frozenset(("1", "true", "yes", "on", "y", "t"))
 _FALSE = frozenset(("0", "false", "no", "off", "n", "f"))
 
 
-def _flag(name: str, default: bool) -> bool:
-    text = os.environ.get(name.upper())
-    if text is None or text.lower() in _TRUE | _FALSE:
-        return default if text is None else text.lower() in _TRUE
-    # Refused, because a misspelt value would otherwise pass for false.
-    raise ValueError(f"{name.upper()}={text!r} in the environment is neither true nor false")
+def _flag(name: str, default: bool) -> Any:
+    """A field of `Config` that the environment variable of its name in capitals sets."""
+
+    def read() -> bool:
+        text = os.environ.get(name.upper())
+        if text is None:
+            return default
+        # Refused, because a misspelt value would otherwise pass for false.
+        if text.lower() not in _TRUE | _FALSE:
+            raise ValueError(f"{name.upper()}={text!r} in the environment is neither true nor false")
+        return text.lower() in _TRUE
+
+    return dataclasses.field(default_factory=read)
 
 
 @dataclasses.dataclass
 class Config:
     """The process-wide defaults."""
 
-    flax_pytree_module: bool = dataclasses.field(default_factory=lambda: _flag("flax_pytree_module", True))
+    flax_pytree_module: bool = _flag("flax_pytree_module", True)
     flax_max_repr_depth: int | None = dataclasses.field(
         default_factory=lambda: int(depth) if (depth := os.environ.get("FLAX_MAX_REPR_DEPTH")) else None
     )
-    flax_always_shard_variable: bool = dataclasses.field(
-        default_factory=lambda: _flag("flax_always_shard_variable", True)
-    )
-    flax_hijax_variable: bool = dataclasses.field(default_factory=lambda: _flag("flax_hijax_variable", False))
-    nnx_graph_mode: bool = dataclasses.field(default_factory=lambda: _flag("nnx_graph_mode", True))
-    nnx_graph_updates: bool = dataclasses.field(default_factory=lambda: _flag("nnx_graph_updates", True))
-    nnx_sow_capture_noop: bool = dataclasses.field(default_factory=lambda: _flag("nnx_sow_capture_noop", False))
+    flax_always_shard_variable: bool = _flag("flax_always_shard_variable", True)
+    flax_hijax_variable: bool = _flag("flax_hijax_variable", False)
+    nnx_graph_mode: bool = _flag("nnx_graph_mode", True)
+    nnx_graph_updates: bool = _flag("nnx_graph_updates", True)
+    nnx_sow_capture_noop: bool = _flag("nnx_sow_capture_noop", False)
     # Whether to reproduce results of flax that are wrong without an error; see docs/differences.md.
-    nnx_flax_faults: bool = dataclasses.field(default_factory=lambda: _flag("nnx_flax_faults", False))
+    nnx_flax_faults: bool = _flag("nnx_flax_faults", False)
 
     def update(self, name: str, value: Any, /) -> None:
         """Sets the default of an option.

@@ -102,7 +102,8 @@ class HashableMapping(Mapping[Any, Any], Hashable):
         return (HashableMapping, (dict(self._mapping),))
 
 
-def _annotation(value: Any, static: bool, name: str, options: dict[str, Any]) -> Any:
+def _annotation(value: Any, static: bool, options: dict[str, Any]) -> Any:
+    name = "static" if static else "data"
     if not isinstance(value, Missing) and options:
         raise TypeError(f"nnx.{name}() takes a value, or keyword arguments of a field, but not both")
     metadata = dict(options.pop("metadata", None) or {})
@@ -132,7 +133,7 @@ def data(value: Any = MISSING, /, **kwargs: Any) -> Any:
     >>> list(nnx.state(Scale()))
     ['by']
     """
-    return _annotation(value, False, "data", kwargs)
+    return _annotation(value, False, kwargs)
 
 
 def static(value: Any = MISSING, /, **kwargs: Any) -> Any:
@@ -149,7 +150,7 @@ def static(value: Any = MISSING, /, **kwargs: Any) -> Any:
     >>> list(nnx.state(Scale()))
     ['by']
     """
-    return _annotation(value, True, "static", kwargs)
+    return _annotation(value, True, kwargs)
 
 
 def dataclass(
@@ -284,9 +285,8 @@ def check_attribute(owner: type, name: str, value: Any, status: Status | None, k
         return
     leaves = _leaves(value)
     data_leaves = [leaf for leaf in leaves if is_data(leaf)]
-    if (data_leaves and not (known or (status is not None and status.is_data))) or (
-        data_leaves and status is Status.EXPLICIT_STATIC
-    ):
+    may_have_data = status is Status.EXPLICIT_DATA or (known and status is not Status.EXPLICIT_STATIC)
+    if data_leaves and not may_have_data:
         # flax's wording in three cases (declared static, assigned, mutated later), which programs match in tests.
         if status is Status.EXPLICIT_STATIC:
             finding, where_to = "data in", "annotated with nnx.static(...)"

@@ -54,12 +54,12 @@ class Layout:
 
 def layout_of(nodes: HashableMapping, values: Mapping[str, Any], int_keys: bool) -> Layout:
     """Returns the layout of an object with these attributes, stored in `nodes`."""
-    names = (int_keys, *values)
-    layout = nodes.layouts.get(names)
+    combination = (int_keys, *values)
+    layout = nodes.layouts.get(combination)
     if layout is None:
-        layout = Layout(nodes, names[1:], int_keys)
-        if len(names) <= _MOST_NAMES or len(nodes.layouts) == 0:
+        layout = Layout(nodes, combination[1:], int_keys)
+        if len(values) < _MOST_NAMES or not nodes.layouts:
             if len(nodes.layouts) >= _MOST_LAYOUTS:
                 nodes.layouts.clear()
-            nodes.layouts[names] = layout
+            nodes.layouts[combination] = layout
     return layout

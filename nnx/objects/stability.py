@@ -166,5 +166,6 @@ def is_compared_by_fields(kind: type) -> bool:
     >>> is_compared_by_fields(Config), is_compared_by_fields(dict)
     (True, False)
     """
-    written = getattr(kind.__eq__, "__code__", None)
-    return dataclasses.is_dataclass(kind) and written is not None and written.co_filename.startswith("<")
+    # The file of a generated method is `<string>`, or another text in brackets.
+    code = getattr(kind.__eq__, "__code__", None)
+    return dataclasses.is_dataclass(kind) and code is not None and code.co_filename.startswith("<")

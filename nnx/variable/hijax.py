@@ -101,14 +101,6 @@ class HijaxVariable(Representable, metaclass=_BoxMeta):
     __slots__ = ("__weakref__", "_leaves", "_treedef", "changes", "ref", "var_type")
     _can_update = True
 
-    @classmethod
-    def _box(cls, leaves: Sequence[Any], treedef: Any, var_type: type, ref: bool) -> HijaxVariable:
-        box = object.__new__(cls)
-        slots = {"_leaves": tuple(leaves), "_treedef": treedef, "var_type": var_type, "ref": ref}
-        for name, value in {**slots, "changes": CHANGING and not ref}.items():
-            object.__setattr__(box, name, value)
-        return box
-
     type = _attribute("type")
     hijax = _attribute("hijax")
     _trace_state = _attribute("_trace_state")
@@ -169,7 +161,12 @@ class AbstractVariable(boxes.BoxType):
     @classmethod
     def new(cls, leaves: Sequence[Any], treedef: Any, var_type: type, ref: bool) -> HijaxVariable:
         """Makes a concrete box from leaves."""
-        return HijaxVariable._box(leaves, treedef, var_type, ref)
+        box = object.__new__(HijaxVariable)
+        slots = {"_leaves": tuple(leaves), "_treedef": treedef, "var_type": var_type, "ref": ref}
+        # Past `__setattr__`, which would set the attribute of the Variable inside.
+        for name, value in {**slots, "changes": CHANGING and not ref}.items():
+            object.__setattr__(box, name, value)
+        return box
 
 
 # A tracer looks up a method under its name on its type, and an operator without dunders: `__add__` as `_add`.
@@ -179,8 +176,7 @@ for _name in (*METHODS, "copy_from", "update_from_state"):
 for _name in ("_nnx_metadata", "_var_metadata", "_trace_state", "_raw_value", "type"):
     setattr(AbstractVariable, _name, aval_property(fget=vars(HijaxVariable)[_name].fget))
 for _name in ("__getitem__", "__setitem__", "__len__", "__iter__", "__round__", *OPERATORS):
-    if not _name.startswith("__i") or _name in ("__int__", "__index__", "__invert__", "__iter__"):
-        setattr(AbstractVariable, f"_{_name.strip('_')}", staticmethod(_method(_name)))
+    setattr(AbstractVariable, f"_{_name.strip('_')}", staticmethod(_method(_name)))
 
 
 register_hitype(HijaxVariable, AbstractVariable.of)

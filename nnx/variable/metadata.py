@@ -146,7 +146,9 @@ class VariableMetadata(Generic[A]):
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def joined(self, own: dict[str, Any]) -> dict[str, Any]:
-        """Joins the metadata of a constructor's arguments with this. Entries of `metadata` win, hooks of `own` win.
+        """Joins `own`, the metadata that a constructor got as keywords, with this.
+
+        An entry of `metadata` overrides that of `own`; a hook of `own` overrides the field of its name.
 
         Raises:
             StructureError: if a mode has two different values.
@@ -157,8 +159,8 @@ class VariableMetadata(Generic[A]):
                     f"the constructor got {mode}={own[mode]}, but the VariableMetadata {mode}={self.metadata[mode]}",
                     fix=f"pass {mode} to one of the two",
                 )
-        hooks = {name: hooks for name in HOOKS if (hooks := getattr(self, name))}
-        return {**own, **self.metadata, **{name: hook for name, hook in hooks.items() if name not in own}}
+        hooks = {name: hook for name in HOOKS if name not in own and (hook := getattr(self, name))}
+        return {**own, **self.metadata, **hooks}
 
 
 def with_metadata(

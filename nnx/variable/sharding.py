@@ -113,8 +113,8 @@ def lay_out_abstractly(value: Any, out_sharding: Any, rules: LogicalRules | None
     if not isinstance(value, jax.ShapeDtypeStruct):
         return value
     # As in flax: on automatic axes `out_sharding` overrides the sharding that the value was traced with.
-    by_name = out_sharding and mesh is not None and mesh.are_all_axes_auto
-    if value.sharding is not None and not by_name:
+    overrides = out_sharding and mesh is not None and mesh.are_all_axes_auto
+    if value.sharding is not None and not overrides:
         return value
     sharding = apply_rules(out_sharding or PartitionSpec(), rules)
     if isinstance(sharding, Format):

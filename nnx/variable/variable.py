@@ -215,6 +215,7 @@ class Variable(VariablePrinting, HasMetadata, Generic[A], metaclass=VariableMeta
             value = copy_containers(value)
             if is_array_ref(value):
                 value = value[... if index is MISSING else index]
+            # `v[...]` of a tracer is the tracer; of any other value, `...` is an index like another.
             elif index is not MISSING and not (index is ... and isinstance(value, jax.Array)):
                 value = value[index]
         elif index is not MISSING and index is not ...:
@@ -368,8 +369,12 @@ class Variable(VariablePrinting, HasMetadata, Generic[A], metaclass=VariableMeta
         return twin
 
     def __getstate__(self) -> dict[str, Any]:
-        names = {"_raw_value": "_raw_value", "_trace_state": "_trace_state", "_var_metadata": "_nnx_metadata"}
-        return {name: getattr(self, slot) for name, slot in names.items()}
+        # By flax's name for the metadata, `_var_metadata`, whose setter `__setstate__` calls.
+        return {
+            "_raw_value": self._raw_value,
+            "_trace_state": self._trace_state,
+            "_var_metadata": self._nnx_metadata,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
