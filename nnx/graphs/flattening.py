@@ -54,7 +54,7 @@ class Flattener:
 
     def root(self, node: Any) -> None:
         """Walks one more graph; a value that is no node is a graph of one leaf."""
-        if self._node(node, ()) is None:
+        if not self._node(node, ()):
             self._leaf(node, ())
 
     def _leaf(self, value: Any, path: Path) -> None:
@@ -81,8 +81,8 @@ class Flattener:
         numbered = self._outers.get(id(node))
         return None if numbered is None else numbered[1]
 
-    def _node(self, node: Any, path: Path) -> bool | None:
-        """Walks a node; returns None if `node` has no children and is no Variable or ref (a leaf, or static)."""
+    def _node(self, node: Any, path: Path) -> bool:
+        """Walks a node; returns False if `node` has no children and is no Variable or ref (a leaf, or static)."""
         kind = type(node)
         # By exact type, in two look-ups: nearly all nodes are objects or Variables, and asking JAX's registry about a
         # value costs several times as much.
@@ -95,10 +95,14 @@ class Flattener:
             impl = GRAPH_TYPES[kind]
         else:
             if is_array_ref(node):
-                return self._ref_node(node, path)
+                self._ref_node(node, path)
+                return True
             impl = get_node_impl(node)
             if impl is None:
-                return self._hijax(node, path) if isinstance(node, Variable) else None
+                is_hijax = isinstance(node, Variable)
+                if is_hijax and not self._again(node, path):
+                    self._hijax(node, path)
+                return is_hijax
         number = outer = None
         if isinstance(impl, GraphNodeImpl):
             # Numbered before its children are walked, because a cycle leads back to it from below.
@@ -127,7 +131,7 @@ class Flattener:
             # known only after asking whether it is a node: so the mark is corrected afterwards.
             place = len(attributes)
             attributes.append((key, NODE_ATTR))
-            if self._node(value, (*path, key)) is not None:
+            if self._node(value, (*path, key)):
                 continue
             if is_data or is_array_leaf(value):
                 attributes[place] = (key, LEAF_ATTR)
@@ -142,40 +146,30 @@ class Flattener:
     def _variable(self, variable: Any, path: Path) -> None:
         number = self._number(variable)
         raw = variable._raw_value
-        refdef = None
+        refdef, value = self._ref(raw) if is_array_ref(raw) else (None, raw)
+        self.nodes.append(VariableDef(type(variable), number, self._outer(variable), variable._nnx_metadata, refdef))
+        # A ref that an earlier Variable holds has its leaf already: this Variable is rebuilt around the same ref.
+        if value is REPEATED:
+            return
         # With paths the leaves are the Variables themselves, which states and plans need; without, raw values, which
         # are all that `unflatten` needs in addition to the structure.
-        leaf = variable if self.paths is not None else raw
-        if is_array_ref(raw):
-            refdef, value = self._ref(raw)
-            if self.paths is None:
-                leaf = value
-            elif value is not raw:
-                # Inside a trace a ref cannot leave, so the leaf is a copy of the Variable around an array.
-                leaf = variable._new(value, variable._nnx_metadata)
-            # The ref is shared with an earlier Variable, which has its leaf already: this one is rebuilt around the
-            # same ref.
-            if value is REPEATED:
-                leaf = None
-        self.nodes.append(VariableDef(type(variable), number, self._outer(variable), variable._nnx_metadata, refdef))
-        if refdef is None or leaf is not None:
-            self._leaf(leaf, path)
+        if self.paths is None:
+            self._leaf(value, path)
+        else:
+            # Inside a trace a ref cannot leave, so the leaf is a copy of the Variable around an array.
+            self._leaf(variable if value is raw else variable._new(value, variable._nnx_metadata), path)
 
-    def _hijax(self, variable: Any, path: Path) -> bool:
-        if self._again(variable, path):
-            return True
+    def _hijax(self, variable: Any, path: Path) -> None:
         number = self._number(variable)
         # `var_type` and not `type`: a traced hijax Variable is a tracer, and only that attribute names its class.
         self.nodes.append(VariableDef(variable.var_type, number, self._outer(variable), variable._nnx_metadata, None))
         self._leaf(variable, path)
-        return True
 
-    def _ref_node(self, ref: Any, path: Path) -> bool:
+    def _ref_node(self, ref: Any, path: Path) -> None:
         definition, value = self._ref(ref)
         self.nodes.append(definition)
         if value is not REPEATED:
             self._leaf(value, path)
-        return True
 
     def _ref(self, ref: Any) -> tuple[ArrayRefDef | NodeRef[Any], Any]:
         numbered = self._numbers.get(id(ref))

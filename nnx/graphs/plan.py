@@ -129,13 +129,13 @@ class Recorder(Flattener):
             self.volatile = True
         super()._variable(variable, path)
 
-    def _hijax(self, variable: Any, path: Path) -> bool:
+    def _hijax(self, variable: Any, path: Path) -> None:
         self.volatile = True
-        return super()._hijax(variable, path)
+        super()._hijax(variable, path)
 
-    def _ref_node(self, ref: Any, path: Path) -> bool:
+    def _ref_node(self, ref: Any, path: Path) -> None:
         self.volatile = True
-        return super()._ref_node(ref, path)
+        super()._ref_node(ref, path)
 
 
 class Plan:

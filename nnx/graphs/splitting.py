@@ -196,6 +196,7 @@ def nested_or_leaf(flat: FlatState[Any]) -> Any:
 
 
 def sorted_leaves_of(states: Any) -> list[Any]:
+    """The leaves of one or several States, or of a leaf that is its own State, in the order of the structure."""
     # The usual merge of one State: its nested order is the order of the leaves, so no paths are built and sorted.
     if len(states) == 1 and type(states[0]) in (dict, State):
         return sorted_leaves(states[0])
@@ -275,9 +276,9 @@ def state(node: Any, *filters: Filter, graph: bool | None = None) -> Any:
     ({'n': 2.0, 'w': 1.0}, {'w': 1.0})
     """
     _, flat = flatten(node, graph=graph)
-    # A single empty path: the node is itself the leaf. A Variable is its own State, and any other leaf is refused.
-    whole = flat.to_nested_state() if flat.paths != ((),) else flat.leaves[0]
-    if flat.paths == ((),) and not isinstance(whole, Variable):
+    whole = nested_or_leaf(flat)
+    # A Variable is its own State; any other node that is itself the leaf has no State.
+    if not isinstance(whole, State | Variable):
         raise ArgumentKindError(f"nnx.state takes an object, a container or a Variable, not {node!r:.80}")
     return filter_state(whole, *filters) if filters else whole
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from weft.core.paths import Path, format_path
@@ -43,20 +43,36 @@ def update(node: Any, state: Any, /, *states: Any) -> None:
             raise StructureError(f"a Variable is updated from one state that is not empty, got {len(nonempty)}")
         _update_variable(node, nonempty[0] if states else state, now)
     else:
-        entries, refs, values = list[Any](), list[Any](), list[Any]()
+        entries, refs, values = list[_Entry](), list[Any](), list[Any]()
         _plan(node, merge_state(state, *states) if states else state, (), entries, refs, values)
         # The graph may refuse an entry that it does not have: then nothing is written, and no value has been.
-        for i, (impl, part, key, value, _) in enumerate(entries):
+        for i, entry in enumerate(entries):
             try:
-                impl.set_key(part, key, value)
+                entry.impl.set_key(entry.node, entry.key, entry.value)
             except BaseException:  # also after an interrupt
-                for impl, part, key, _, before in reversed(entries[:i]):
-                    impl.pop_key(part, key) if before is _ABSENT else impl.set_key(part, key, before)
+                for done in reversed(entries[:i]):
+                    if done.before is _ABSENT:
+                        done.impl.pop_key(done.node, done.key)
+                    else:
+                        done.impl.set_key(done.node, done.key, done.before)
                 raise
         for ref, value in refs:
             ref[...] = value
         for variable, value in values:
             _update_variable(variable, value, now)
+
+
+_ABSENT = object()
+
+
+class _Entry(NamedTuple):
+    """An item that an update sets in a node, and the item that was there before, or `_ABSENT`."""
+
+    impl: Any
+    node: Any
+    key: Any
+    value: Any
+    before: Any
 
 
 def _update_variable(variable: Any, value: Any, now: TraceState) -> None:
@@ -75,8 +91,8 @@ def _update_variable(variable: Any, value: Any, now: TraceState) -> None:
         variable.set_raw_value(value, _unsafe_bypass_check=True)
 
 
-def _plan(node: Any, state: Any, path: Path, entries: list[Any], refs: list[Any], values: list[Any]) -> None:
-    """Lists what an update writes, without writing it: entries, and references and Variables with values."""
+def _plan(node: Any, state: Any, path: Path, entries: list[_Entry], refs: list[Any], values: list[Any]) -> None:
+    """Lists what an update writes, without writing it: entries, and pairs of a ref, or a Variable, and its value."""
     impl = get_node_impl(node)
     if impl is None:
         raise ArgumentKindError(f"cannot update a {type(node).__name__}: expected an object, a container or a Variable")
@@ -102,10 +118,7 @@ def _plan(node: Any, state: Any, path: Path, entries: list[Any], refs: list[Any]
             if current is _ABSENT and isinstance(value, Variable):
                 # The State's Variable stays its own: sharing one with the graph, each would see the other's writes.
                 value = value.copy(_copy_ref=not isinstance(value.get_raw_value(), MARKS))
-            entries.append((impl, node, key, value, current))
-
-
-_ABSENT = object()
+            entries.append(_Entry(impl, node, key, value, current))
 
 
 def pop(node: Any, *filters: Filter) -> Any:
