@@ -91,7 +91,7 @@ def picture(
             by its path there.
         met: the picture of a structure whose numbering `graphdef` continues.
         leaves: the abstract values of the leaves, to describe new Variables and arrays.
-        identities: by number, the value that must be equal for a node (see `Part.value`).
+        identities: by number, the value that must be equal for a node (see `TableEntry.value`).
     """
     reader = _Reader(
         graphdef, StructureTable(things=dict(met.things) if met else {}), earlier, leaves, identities or {}
@@ -139,7 +139,8 @@ class _Reader:
         if self._earlier is None or definition.index is None:
             return name
         if definition.outer_index is not None:
-            return self._earlier.things[definition.outer_index][0]
+            text, _ = self._earlier.things[definition.outer_index]
+            return text
         return f"a new {name}" if isinstance(definition, NodeDef) else f"a new {name} of {_text(self._next_value())}"
 
     def _children(self, definition: NodeDef[Any], path: Path) -> None:
@@ -167,10 +168,10 @@ class _Reader:
 def describe_tree(flattened: Tree, fixed_nodes: Sequence[Any], root: str) -> TreeDescription:
     """Describes the parts of a carry that a loop must not change: treedef, graph structure, shapes, identities.
 
-        Args:
-            flattened: the carried tree.
-    fixed_nodes: the objects and Variables in it that each iteration must return, and no others in their places.
-            root: how an error names the tree.
+    Args:
+        flattened: the carried tree.
+        fixed_nodes: the objects and Variables in it that each iteration must return, and no others in their places.
+        root: how an error names the tree.
     """
     structure, same = flattened.structure, {id(node) for node in fixed_nodes}
     numbered = ((number, flattened.plan.node(number)) for number in flattened.plan.by_number)

@@ -189,7 +189,7 @@ class CallExit:
             if isinstance(ride, Along):
                 raise CarryError(
                     "the metadata of a Variable that is updated in a scan changes from one iteration to the next",
-                    at=self._place(i),
+                    at=self._path_text(i),
                     fix="set it before or after the scan",
                 )
             changed_metadata.append((i, variable._nnx_metadata))
@@ -213,7 +213,7 @@ class CallExit:
             elif i in self.along:
                 self.places[i] = self.lanes.replace(self.along[i], value)
             else:
-                self.places[i] = self.lanes.update(ride, value, lambda: self._place(i))
+                self.places[i] = self.lanes.update(ride, value, lambda: self._path_text(i))
         return self.places[i]
 
     def _is_as_it_was(self) -> bool:
@@ -225,7 +225,7 @@ class CallExit:
             and True not in [is_array_ref(variable._raw_value) for variable in self.memory.holders]
         )
 
-    def _place(self, i: int) -> str:
+    def _path_text(self, i: int) -> str:
         return format_path(self.crossing.structure.path_of(i))
 
     def _arguments(self, arguments: Sequence[Subwalk], end: Mark) -> tuple[GraphDef[Any], tuple[Place, ...]] | None:
@@ -280,7 +280,7 @@ class CallExit:
             first = format_path(first_path)
             i = self.position.get(id(variable))
             if first_root is None and i is not None:  # the arguments are as they were
-                first, first_ride = self._place(i), self.crossing.rides[i]
+                first, first_ride = self._path_text(i), self.crossing.rides[i]
             ride = root.find(path, variable)
             if first_ride is None or (is_argument and not (first_ride.is_place and ride.is_place)):
                 continue  # a Variable of the carry may be put into an argument: it leaves in the carry
@@ -425,7 +425,7 @@ class CallExit:
         return DuplicateError(
             f"Duplicate {type(leaf).__name__}: nnx.{function} without graph updates does not support Variable "
             "aliasing, where an input is returned as an output",
-            at=[self._place(self.position[id(leaf)]), format_path(path)],
+            at=[self._path_text(self.position[id(leaf)]), format_path(path)],
             fix=f"do not return it (its update is written back anyway), or use graph updates; or {ways_out(function)}",
         )
 

@@ -260,12 +260,12 @@ def without_functions(prefix: Arrival) -> Any:
 
 
 def _plain_ride(spec: Any, value: Any, read: Read, option: str) -> Ride:
-    if isinstance(spec, RidesByKind):
-        ride = spec.of_array(value)
-        if ride is not None:
-            return read_with(read, ride)
+    if not isinstance(spec, RidesByKind):
+        return read_with(read, spec)
+    ride = spec.of_array(value)
+    if ride is None:
         raise AxisError(
             f"Cannot use StateAxes on non-graph nodes: {option} has {spec!r} for an array",
             fix="give the array one axis or spec instead of filters",
         )
-    return read_with(read, spec)
+    return read_with(read, ride)

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 from weft.core.edge.contexts import EAGER, current_level
 from weft.core.interpreter.boundary import Call, Crossing, Groups, QuickWay
-from weft.core.interpreter.building import as_array
+from weft.core.interpreter.building import FORWARDED, as_array
 from weft.core.interpreter.extracting import SameObject, make_extractor
 from weft.core.interpreter.values import told_by
 from weft.core.records.agree import Fixed
@@ -113,13 +113,13 @@ def _output(outcome: RefOutcome) -> HandOver:
     if not outcome.items and outcome.treedef == _NOTHING:
         return _nothing
     rest = iter(outcome.sources)
-    picks = [(True, item.value, 0) if isinstance(item, Fixed) else (False, *next(rest)) for item in outcome.items]
+    picks = [(item.value, None, 0) if isinstance(item, Fixed) else (None, *next(rest)) for item in outcome.items]
 
     def build(values: Sequence[Any], groups: Groups) -> Any:
         return outcome.treedef.unflatten(
             [
-                lane if fixed else as_array(values[place]) if lane < 0 else groups[lane][place]
-                for fixed, lane, place in picks
+                static if lane is None else as_array(values[place]) if lane == FORWARDED else groups[lane][place]
+                for static, lane, place in picks
             ]
         )
 

@@ -15,7 +15,7 @@ from weft.core.interpreter.rides import Carry, read_with
 from weft.core.paths import Path, format_path
 from weft.core.records import filters as core_filters
 from weft.nnx.errors import AxisError, PrefixError
-from weft.nnx.states.filters import Filter, to_predicate
+from weft.nnx.states.filters import Filter, PathIn, to_predicate
 from weft.nnx.states.states import State, to_flat_state
 from weft.nnx.variable.variable import Variable
 
@@ -27,11 +27,10 @@ class ByFilter(RidesByKind):
 
     def __init__(self, rides: Any, /):
         if isinstance(rides, State):
-            rides_by_path = to_flat_state(rides)
             pairs = tuple(
                 # A State of axes may have them in Variables (`nnx.map_state` of a model's State) or bare.
-                (AtPath(path), getattr(ride, "get_value", lambda ride=ride: ride)())
-                for path, ride in rides_by_path
+                (PathIn(path), ride.get_value() if isinstance(ride, Variable) else ride)
+                for path, ride in to_flat_state(rides)
             )
         else:
             filters_and_rides = rides.items() if isinstance(rides, Mapping) else rides
@@ -97,16 +96,6 @@ def _predicate(filter: Any) -> Callable[[Path, Any], bool]:
         tests = [_predicate(part) for part in filter.filters]
         return lambda path, value: all(test(path, value) for test in tests)
     return to_predicate(filter)
-
-
-@dataclasses.dataclass(frozen=True)
-class AtPath:
-    """A filter that matches a single path."""
-
-    path: Path
-
-    def __call__(self, path: Path, value: Any) -> bool:
-        return path == self.path
 
 
 class StateAxes(ByFilter, Mapping[Any, Any]):

@@ -140,7 +140,9 @@ def assembly_of(root: Any) -> ObjectRebuilder | None:
 
 _store = object.__setattr__
 _raw_value = operator.attrgetter("_raw_value")
-_PACKED = "packed"  # a key of `_pytree__plans` that no plan has: those have tuples
+# A key of `_pytree__plans` that no plan has: those have tuples. Its value is a `PackedObject`, a `ReturnedObject`, or
+# the number of calls so far that had the object.
+_PACKED = "packed"
 
 
 class PackedObject:

@@ -39,8 +39,16 @@ from weft.nnx.objects.attributes import (
     static,
 )
 from weft.nnx.objects.declarations import declared_attributes
-from weft.nnx.objects.layout import Layout, layout_of
-from weft.nnx.objects.objects import OBJECT, Slots, attributes_of, in_order, keep_books, new_object, touch
+from weft.nnx.objects.objects import (
+    OBJECT,
+    Slots,
+    attributes_of,
+    in_order,
+    keep_books,
+    layout_and_values,
+    new_object,
+    touch,
+)
 from weft.nnx.printing.reprlib import Attr, Representable
 from weft.nnx.printing.reprlib import Object as ReprObject
 from weft.nnx.variable.tracers import TraceState
@@ -154,14 +162,8 @@ class _Level:
         return self if node is None else node._pytree__trace
 
 
-def _layout(node: Any) -> tuple[Layout, dict[str, Any]]:
-    # A copy, made in one step: another thread may add attributes meanwhile.
-    values = attributes_of(node).copy()
-    return layout_of(node._pytree__nodes, values, node._pytree__has_int_keys), values
-
-
 def _flatten(node: Any) -> tuple[list[Any], Any]:
-    layout, values = _layout(node)
+    layout, values = layout_and_values(node)
     statics = tuple([values[name] for name in layout.static_names])
     return [values[name] for name in layout.data_names], (node._pytree__nodes, layout, statics)
 
@@ -339,8 +341,7 @@ class Pytree(Slots, Representable, metaclass=PytreeMeta):
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
         # By split and merge, so that sharing and cycles in the object survive.
         graphdef, state = split(self, graph=True)
-        twin = merge(copy.deepcopy(graphdef, memo), copy.deepcopy(state, memo))
-        return twin
+        return merge(copy.deepcopy(graphdef, memo), copy.deepcopy(state, memo))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**in_order(self), "_pytree__nodes": self._pytree__nodes}

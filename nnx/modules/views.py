@@ -11,11 +11,10 @@ from weft.core.paths import Path, format_path
 from weft.nnx.errors import AliasError, StructureError
 from weft.nnx.graphs.splitting import map as map_graph
 from weft.nnx.graphs.walk import find_duplicates, iter_graph, recursive_map
+from weft.nnx.modules.containers import accepted_keywords
 from weft.nnx.modules.module import set_where_found
 from weft.nnx.states.filters import All, Filter, to_predicate
 from weft.nnx.variable.variable import Variable
-
-_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 def view(
@@ -52,13 +51,9 @@ def view(
         # Looked up on the class first: `Rngs` answer any attribute name with a random stream.
         method = getattr(type(value), "set_view", None) and getattr(value, "set_view", None)
         if method is not None and test(path, value):
-            parameters = inspect.signature(method).parameters.values()
-            if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-                names = set(kwargs)
-            else:
-                names = {parameter.name for parameter in parameters if parameter.kind in _NAMED} & set(kwargs)
-            method(**{name: value for name, value in kwargs.items() if name in names})
-            unused.difference_update(names)
+            accepted = accepted_keywords(method, 0, kwargs)
+            method(**accepted)
+            unused.difference_update(accepted)
         return value
 
     out = recursive_map(set_view, node, graph=graph)

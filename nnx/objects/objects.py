@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from weft.nnx.objects.attributes import HashableMapping
-from weft.nnx.objects.layout import layout_of
+from weft.nnx.objects.layout import Layout, layout_of
 from weft.nnx.variable.tracers import TraceState, current_trace_state
 from weft.nnx.versions import fresh_version, structure_epoch
 
@@ -152,10 +152,16 @@ def picker(places: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
     return lambda values: tuple(values[place] for place in places)
 
 
+def layout_and_values(node: Any) -> tuple[Layout, dict[str, Any]]:
+    """An object's layout, and a copy of its attributes."""
+    # The copy is made in one step: another thread may add attributes meanwhile.
+    values = attributes_of(node).copy()
+    return layout_of(node._pytree__nodes, values, node._pytree__has_int_keys), values
+
+
 def object_items(node: Any) -> list[tuple[Any, Any, bool | None]]:
     """The attributes of a `Pytree` as (key, value, is data); the last is None for a class with `pytree=False`."""
-    values = attributes_of(node).copy()  # a copy in one step: other threads may add attributes
-    layout = layout_of(node._pytree__nodes, values, node._pytree__has_int_keys)
+    layout, values = layout_and_values(node)
     if node._pytree__is_pytree:
         return [(key, values[name], is_data) for name, key, is_data in layout.items]
     return [(key, values[name], None) for name, key, _ in layout.items]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -245,10 +245,12 @@ def with_rngs(
         return _decorator(with_rngs, False, **options, graph=graph_mode(graph))
     forks = () if fork is None else fork if isinstance(fork, list | tuple) else (fork,)
     rules = [
-        ("split", _by_filter(split), RngStream.split),
-        ("broadcast", _by_filter(broadcast), RngStream.broadcast),
-        ("fork", [(filter, to_predicate(filter), None) for filter in forks], lambda stream, _: stream.fork()),
+        _Rule(option, filter, to_predicate(filter), functools.partial(act, k=shape))
+        for option, shapes, act in (("split", split, RngStream.split), ("broadcast", broadcast, RngStream.broadcast))
+        if shapes is not None
+        for filter, shape in rules_of(shapes).items()
     ]
+    rules += [_Rule("fork", filter, to_predicate(filter), RngStream.fork) for filter in forks]
     considered = to_predicate(only)
 
     def apply(path: Path, value: Any) -> Any:
@@ -257,26 +259,30 @@ def with_rngs(
     return recursive_map(apply, node, graph=graph)
 
 
-def _by_rules(rules: list[tuple[str, list[tuple[Any, Predicate, Any]], Any]], path: Path, stream: RngStream) -> Any:
-    """Applies the rule (split, broadcast or fork) with a filter that matches a stream; without one, returns it."""
-    hits = []
-    for name, filters, act in rules:
-        hit = next(((filter, shape) for filter, test, shape in filters if test(path, stream)), None)
-        if hit is not None:
-            hits.append((name, *hit, act))
-    # `...` and True may overlap with other filters. The first rule that matches then counts, as in flax.
-    if sum(filter is not ... and filter is not True for _, filter, _, _ in hits) > 1:
+class _Rule(NamedTuple):
+    """A filter of an option of `with_rngs`, and what the option does with a stream that the filter matches."""
+
+    option: str
+    filter: Filter
+    test: Predicate
+    act: Callable[[RngStream], RngStream]
+
+
+def _by_rules(rules: Iterable[_Rule], path: Path, stream: RngStream) -> RngStream:
+    """Applies the option (split, broadcast or fork) with a filter that matches a stream; without one, returns it."""
+    by_option: dict[str, _Rule] = {}
+    for rule in rules:
+        if rule.option not in by_option and rule.test(path, stream):
+            by_option[rule.option] = rule
+    matches = list(by_option.values())
+    # `...` and True may overlap with other filters. The first option that matches then counts, as in flax.
+    if sum(rule.filter is not ... and rule.filter is not True for rule in matches) > 1:
         raise FilterError(
-            f"a stream matches multiple rules: {', '.join(f'{name} by {filter!r}' for name, filter, *_ in hits)}",
+            f"a stream matches multiple rules: {', '.join(f'{rule.option} by {rule.filter!r}' for rule in matches)}",
             at=format_path(path),
             fix="make the filters exclude each other",
         )
-    return hits[0][3](stream, hits[0][2]) if hits else stream
-
-
-def _by_filter(shapes: Any) -> list[tuple[Any, Predicate, Any]]:
-    rules = {} if shapes is None else rules_of(shapes)
-    return [(filter, to_predicate(filter), shape) for filter, shape in rules.items()]
+    return matches[0].act(stream) if matches else stream
 
 
 def _scalars_only(path: Path, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
@@ -289,11 +295,10 @@ def _scalars_only(path: Path, key: jax.Array, shape: tuple[int, ...]) -> jax.Arr
     return key
 
 
-def _match_shape(path: Path, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    return random.split(key, shape) if shape else key
-
-
-_POLICIES = {"scalars_only": _scalars_only, "match_shape": _match_shape}
+_POLICIES: dict[str, Callable[[Path, jax.Array, tuple[int, ...]], jax.Array]] = {
+    "scalars_only": _scalars_only,
+    "match_shape": lambda path, key, shape: random.split(key, shape) if shape else key,
+}
 
 
 def reseed(

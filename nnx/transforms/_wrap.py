@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar, cast
 
 from weft.core.caches import cached_by
@@ -120,23 +120,25 @@ def checked_prefix(boundary: References, value: Any, option: str, kinds: str) ->
     """
     if kinds != "DiffState":  # a DiffState is an entry of argnums, not a prefix by kind
         refuse_by_kind(value, option, f"nnx.{kinds}", least=2)
-    if (boundary.updates or not boundary.graph) and _any(value, _is(TreeState)):
+    parts = list(_parts(value))
+    if (boundary.updates or not boundary.graph) and any(isinstance(part, TreeState) for part in parts):
         raise StructureError(
             f"`{option}` has a prefix that was made for graph mode without graph updates",
             fix=f"pass graph=True and graph_updates=False to nnx.{boundary.function}, or make the prefix with "
             "nnx.prefix(..., graph=False) for tree mode",
         )
-    if _any(value, _is(Variable)):
+    if any(isinstance(part, Variable) for part in parts):
         raise StructureError(
             f"Variables prefixes are not supported: `{option}` of nnx.{boundary.function} has a Variable",
             fix="pass its value: variable[...]",
         )
-    if boundary.graph and _any(value, is_graph_node):
+    if boundary.graph and any(map(is_graph_node, parts)):
         raise StructureError(
             f"Graph nodes are not allowed as prefixes: `{option}` of nnx.{boundary.function} has an object",
             fix="make the prefix with nnx.prefix(obj, filters), or pass one value for the whole object",
         )
-    if not boundary.updates and not boundary.copies and any_filter(value):
+    has_filter = any(isinstance(part, RidesByKind | DiffState) for part in parts)
+    if has_filter and not boundary.updates and not boundary.copies:
         raise StructureError(
             f"`{option}` cannot contain `{kinds}` objects when `graph=False` or `graph_updates=False`",
             fix=f"pass graph=True and graph_updates=True to nnx.{boundary.function}, or pass a prefix without them "
@@ -145,24 +147,12 @@ def checked_prefix(boundary: References, value: Any, option: str, kinds: str) ->
     return read_prefix(value)
 
 
-def any_filter(value: Any) -> bool:
-    """Whether an option contains a prefix filter."""
-    return _any(value, _is(RidesByKind | DiffState))
-
-
-def _is(kinds: Any) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, kinds)
-
-
-def _any(value: Any, test: Callable[[Any], bool]) -> bool:
-    if test(value):
-        return True
-    inner: Any = ()
-    if isinstance(value, dict):
-        inner = cast("dict[Any, Any]", value).values()
-    elif isinstance(value, tuple | list):
-        inner = cast("Sequence[Any]", value)
-    return any(_any(part, test) for part in inner)
+def _parts(prefix: Any) -> Iterator[Any]:
+    """A prefix, and everything inside its dicts, tuples and lists."""
+    yield prefix
+    if isinstance(prefix, dict | tuple | list):
+        for part in cast("dict[Any, Any]", prefix).values() if isinstance(prefix, dict) else cast("list[Any]", prefix):
+            yield from _parts(part)
 
 
 def argnums_and_filters(argnums: Any) -> tuple[int | tuple[int, ...], tuple[tuple[int, Any], ...]]:

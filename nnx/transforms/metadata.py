@@ -190,11 +190,12 @@ def _each(
     """Calls `apply` once for each Variable with an axis. Returns all Variables of `tree` with their axes, by `id`."""
     flattened = take_apart(boundary.graph, tree)
     rides = map(axis_of, rides_of(boundary.graph, axes, flattened, read_step, "axes"))
-    reached: dict[int, Any] = {
-        id(leaf.holder): (leaf.holder, axis) for leaf, axis in zip(flattened.leaves, rides, strict=True)
-    }
     # Plain arrays have no metadata. By `id` and not by path: a shared Variable gets or loses its axis once.
-    reached = {number: pair for number, pair in reached.items() if type(pair[0]) in VARIABLE_TYPES}
+    reached: dict[int, Any] = {
+        id(leaf.holder): (leaf.holder, axis)
+        for leaf, axis in zip(flattened.leaves, rides, strict=True)
+        if leaf.kind in VARIABLE_TYPES
+    }
     for number, (variable, axis) in reached.items():
         if axis is not None and number not in done:
             apply(variable, axis)

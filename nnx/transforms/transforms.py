@@ -117,14 +117,12 @@ def eval_shape(
     ShapeDtypeStruct(shape=(2, 3), dtype=float32)
     """
     refuse_bound_method(f, "eval_shape")
-    boundary = boundary_of("eval_shape", graph, graph_updates)
-    # As in flax, only the mode with graph updates computes shardings from `out_sharding`.
-    if not boundary.updates:
-        return interpreted_at_once(EVAL_SHAPE, boundary, (f,), NoOptions())(args, kwargs)
+    updates = boundary_of("eval_shape", graph, graph_updates).updates
     # `copies`: an argument that is returned must be a new object, because the caller's own must not become abstract.
-    boundary = boundary_of("eval_shape", graph, graph_updates, copies=True)
+    boundary = boundary_of("eval_shape", graph, graph_updates, copies=updates)
     abstract = interpreted_at_once(EVAL_SHAPE, boundary, (f,), NoOptions())(args, kwargs)
-    for variable in _variables_of(abstract):
+    # As in flax, only the mode with graph updates computes shardings from `out_sharding`.
+    for variable in _variables_of(abstract) if updates else ():
         value, metadata = variable.get_raw_value(), variable.get_metadata()
         options = (metadata.get(name) for name in ("out_sharding", "sharding_rules", "mesh"))
         variable.set_raw_value(lay_out_abstractly(value, *options))
