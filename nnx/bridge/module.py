@@ -213,18 +213,11 @@ class Module(nnx_module.Module, ModuleBase, metaclass=ModuleMeta):
                 _bind(self, assigned, present)
             elif isinstance(assigned, Pytree) and isinstance(present, ModuleState):
                 update(assigned, present)
-        if (
-            assigned is value
-            and isinstance(value, Mapping)
-            and not isinstance(value, ModuleState)
-            and _has_variables(value)
-        ):
-            # Variables for a submodule that does not exist yet: `_bind` writes them into it when it is assigned under
-            # this name.
-            value = as_state(value, ModuleState)
-        elif assigned is value and isinstance(value, list | tuple | dict) and _has_variables(value):
-            # A plain container would be static by its type, and refuse the Variables in it.
-            value = data(value)
+        is_container = isinstance(value, Mapping | list | tuple) and not isinstance(value, ModuleState)
+        if is_container and _has_variables(value):
+            # A mapping has the variables of a submodule that does not exist yet: `_bind` writes them into it when it is
+            # assigned under this name. Another plain container would be static by its type, and refuse the Variables.
+            value = as_state(value, ModuleState) if isinstance(value, Mapping) else data(value)
         super()._setattr(name, value)
 
     def set_attr_priority(self, name: str, value: AttrPriority) -> None:

@@ -19,7 +19,7 @@ from flax import linen
 from flax.core import FrozenDict
 from weft.nnx.bridge.module import current_module
 from weft.nnx.bridge.variables import as_state, linen_vars_to_nnx_attrs, nnx_attrs_to_linen_vars, to_linen_var
-from weft.nnx.errors import StructureError
+from weft.nnx.errors import MISSING, StructureError
 from weft.nnx.graphs.definitions import GraphDef
 from weft.nnx.graphs.splitting import call, split, state
 from weft.nnx.graphs.updating import update
@@ -372,14 +372,6 @@ def to_linen(
     )
 
 
-# Its own class, because None is a value of `metadata_fn`: to store the plain value of each Variable.
-class _Missing:
-    pass
-
-
-_MISSING = _Missing()
-
-
 def to_linen_class(
     base_nnx_class: type[M],
     base_metadata_fn: Callable[[Variable[Any]], Any] | None = to_linen_var,
@@ -408,19 +400,20 @@ def to_linen_class(
         kwargs: Any = None,
         nnx_class: Any = None,
         skip_rng: bool | None = None,
-        metadata_fn: Any = _MISSING,
-        name: Any = _MISSING,
-        parent: Any = _MISSING,
+        # None is a value of these: a `metadata_fn` of None stores the plain value of each Variable.
+        metadata_fn: Any = MISSING,
+        name: Any = MISSING,
+        parent: Any = MISSING,
         **other_kwargs: Any,
     ) -> None:
-        linen_options = {key: value for key, value in (("name", name), ("parent", parent)) if value is not _MISSING}
+        linen_options = {key: value for key, value in (("name", name), ("parent", parent)) if value is not MISSING}
         ToLinen.__init__(
             self,
             nnx_class=base_nnx_class if nnx_class is None else nnx_class,
             args=() if args is None else args,
             kwargs=FrozenDict({**partial_kwargs, **(kwargs or {}), **other_kwargs}),
             skip_rng=base_skip_rng if skip_rng is None else skip_rng,
-            metadata_fn=base_metadata_fn if metadata_fn is _MISSING else metadata_fn,
+            metadata_fn=base_metadata_fn if metadata_fn is MISSING else metadata_fn,
             **linen_options,
         )
 

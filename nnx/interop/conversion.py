@@ -34,7 +34,7 @@ from weft.nnx.states.states import State
 _BOOKKEEPING = ("_pytree__nodes", "_pytree__state", "_object__nodes", "_object__state")
 # Entries of a class's namespace that Python creates for every class.
 _CLASS_BOOKKEEPING = frozenset(("__dict__", "__weakref__", "__classcell__", "__abstractmethods__", "_abc_impl"))
-_FLAX_CLASS_BOOKKEEPING = ("_pytree__", "_object__", "_graph_node__", "_graph_node_")
+_FLAX_CLASS_BOOKKEEPING = ("_pytree__", "_object__", "_graph_node_")
 
 
 class ConvertError(WeftError, TypeError):
@@ -212,8 +212,7 @@ class Translation:
             getter, setter, deleter = (part and self._member(kind, name, part, cell, path) for part in parts)
             return property(getter, setter, deleter, value.__doc__)
         made_by_flax = _is_of_flax(type(value)) and not isinstance(value, type)
-        wraps = hasattr(value, "__wrapped__") and (made_by_flax or _is_code_of_flax(value))
-        if made_by_flax or wraps:
+        if made_by_flax or (hasattr(value, "__wrapped__") and _is_code_of_flax(value)):
             raise ConvertError(
                 f"{kind.__qualname__}.{name} is an object of the real flax.nnx ({type(value).__name__}), "
                 "so its class cannot be used here",

@@ -103,7 +103,8 @@ class Finder(MetaPathFinder):
     ) -> importlib.machinery.ModuleSpec | None:
         if fullname == "flax":
             # The installed flax is used, for Linen: only its `nnx` is replaced.
-            if _find_elsewhere(fullname) is not None:
+            others = (finder for finder in sys.meta_path if not isinstance(finder, Finder))
+            if any(finder.find_spec(fullname, None) is not None for finder in others):
                 return None
             return importlib.machinery.ModuleSpec(fullname, _MinimalFlax(), is_package=True)
         if fullname == NNX or fullname.startswith(f"{NNX}."):
@@ -115,17 +116,6 @@ class Finder(MetaPathFinder):
                 fix="install flax for this module",
             )
         return None
-
-
-def _find_elsewhere(fullname: str) -> importlib.machinery.ModuleSpec | None:
-    """Returns the spec of the first other finder that finds a module."""
-    for finder in sys.meta_path:
-        if isinstance(finder, Finder):
-            continue
-        spec = finder.find_spec(fullname, None)
-        if spec is not None:
-            return spec
-    return None
 
 
 def twin_module(fullname: str) -> types.ModuleType:

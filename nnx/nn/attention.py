@@ -198,7 +198,8 @@ class MultiHeadAttention(Module):
             key, value, mask = _from_cache(self, key, value, mask)
             # Without its position, every step would be rotated as the first of its sequence.
             if input_positions is None and turns_by_position(self.attention_fn):
-                input_positions = jnp.reshape(_cache(self)[2][...], (1,))
+                _, _, index = _cache(self)
+                input_positions = jnp.reshape(index[...], (1,))
         options = {name: getattr(self, name) for name in ("dropout_rate", "broadcast_dropout", "dtype", "precision")}
         options["deterministic"], options["dropout_rng"] = _dropout(self, deterministic, rngs)
         options |= {} if input_positions is None else {"input_positions": input_positions}

@@ -13,7 +13,7 @@ from weft.nnx.graphs import splitting
 from weft.nnx.modules.pytree import Pytree
 from weft.nnx.objects.attributes import data
 from weft.nnx.states.filters import Filter
-from weft.nnx.states.states import State, from_flat_state, merge_state, to_flat_state
+from weft.nnx.states.states import State, map_state, merge_state, to_flat_state
 from weft.nnx.variable.variable import Variable
 
 __all__ = ["EMA"]
@@ -60,7 +60,8 @@ class EMA(Pytree):
         self.decay = decay
         self.filter = only
         # Copied: an average that shared the model's Variables would change with each training step.
-        self.params = data(_copied(splitting.state(params, only, graph=graph)))
+        chosen = splitting.state(params, only, graph=graph)
+        self.params = data(map_state(_copy, chosen) if isinstance(chosen, State) else _copy((), chosen))
 
     def update(self, updates: Any) -> None:
         """Updates each average to `decay * average + (1 - decay) * value`.
@@ -112,12 +113,6 @@ class EMA(Pytree):
 def _by_path(state: Any) -> dict[Any, Any]:
     """Returns the leaves of a State by path; the state of a bare Variable is the Variable."""
     return dict(to_flat_state(state)) if isinstance(state, State) else {(): state}
-
-
-def _copied(state: Any) -> Any:
-    if not isinstance(state, State):
-        return _copy((), state)
-    return from_flat_state([(path, _copy(path, leaf)) for path, leaf in to_flat_state(state)])
 
 
 def _copy(path: Any, leaf: Any) -> Any:

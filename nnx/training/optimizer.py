@@ -152,9 +152,9 @@ class Optimizer(Pytree, Generic[M]):
             raise TypeError(
                 "Missing required argument 'grads': update takes (model, grads). nnx.ModelAndOptimizer's takes (grads)"
             )
-        pure_state = functools.partial(state, graph=self.graph)
+        state_of = functools.partial(state, graph=self.graph)
         # optax works on plain arrays: a State of Variables would make it compute on Variables' operators.
-        params, gradients = as_pure(pure_state(model, self.wrt)), as_pure(pure_state(grads, self.wrt))
+        params, gradients = as_pure(state_of(model, self.wrt)), as_pure(state_of(grads, self.wrt))
         before = as_pure(self.opt_state)
         try:
             updates, opt_state = as_given(
@@ -165,7 +165,7 @@ class Optimizer(Pytree, Generic[M]):
             raise
         # Written only now: a transformation that raises leaves model, state and step count as they were.
         update(model, optax.apply_updates(params, updates))
-        update(self.opt_state, pure_state(opt_state))
+        update(self.opt_state, state_of(opt_state))
         self.step[...] += 1
         return updates
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, TypeVar, cast
 
 from weft.core.caches import cached_by
@@ -14,11 +14,11 @@ from weft.nnx.crossing.extract import TreeState
 from weft.nnx.crossing.prefixes import read_prefix
 from weft.nnx.crossing.references import References
 from weft.nnx.crossing.rides import DiffState
-from weft.nnx.errors import ArgumentKindError, Missing, OptionError, StructureError
+from weft.nnx.errors import ArgumentKindError, Missing, StructureError
 from weft.nnx.graphs.nodes import is_graph_node
 from weft.nnx.variable.sharding import get_logical_axis_rules
 from weft.nnx.variable.variable import Variable
-from weft.transforms.arguments import as_tuple, by_position
+from weft.transforms.arguments import by_position
 from weft.transforms.differentiation import numbers_of_arguments
 from weft.transforms.transformed import named_like
 
@@ -98,16 +98,6 @@ def refuse_bound_method(function: Any, name: str) -> None:
             f"nnx.{name} does not support bound methods: got {type(owner).__name__}.{method} of an object",
             fix=f"use nnx.{name}({type(owner).__name__}.{method})(obj, ...), or decorate the method in its class",
         )
-
-
-def refuse_option(transform: str, option: str, value: int | Sequence[Any], fix: str) -> None:
-    """Refuses an option that weft does not implement, instead of ignoring it.
-
-    Raises:
-        NotImplementedError: naming the option and a replacement.
-    """
-    if as_tuple(value):
-        raise OptionError(f"nnx.{transform} does not implement {option}", at=f"{option}={value!r}", fix=fix)
 
 
 def checked_prefix(boundary: References, value: Any, option: str, kinds: str) -> Any:

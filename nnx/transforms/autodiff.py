@@ -11,7 +11,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, Unpack, overload
 from weft.core.interpreter.interpret import interpret
 from weft.nnx.crossing.references import References
 from weft.nnx.crossing.rides import DiffState
-from weft.nnx.errors import MISSING, Missing
+from weft.nnx.errors import MISSING, Missing, OptionError
 from weft.nnx.transforms._wrap import (
     argnums_and_filters,
     boundary_of,
@@ -19,7 +19,6 @@ from weft.nnx.transforms._wrap import (
     decorate,
     over,
     refuse_bound_method,
-    refuse_option,
 )
 from weft.nnx.transforms.keywords import ModeKeywords, PullbackKeywords, RematKeywords, ReverseKeywords
 from weft.nnx.transforms.names import _raise_bound_method_error as _raise_bound_method_error
@@ -34,8 +33,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
-
-_REDUCE = "reduce inside of the function, with jax.lax.psum"
 
 __all__ = ["DiffState", "grad", "jvp", "remat", "value_and_grad", "vjp"]
 
@@ -52,6 +49,16 @@ def _grad(name: str, f: Any, argnums: Any, graph: bool | None, graph_updates: bo
     # As in flax, which binds a call to the signature in this mode: `nnx.grad(loss)(model=model)` works.
     reaches = max(as_tuple(numbers), default=-1) + 1
     return decorate(f, over(GRAD, boundary, settings, by_signature=boundary.updates, reaches=reaches))
+
+
+def _refuse_reduce_axes(transform: str, reduce_axes: Sequence[Hashable]) -> None:
+    # Ignored, it would give gradients that are not summed over the axes.
+    if as_tuple(reduce_axes):
+        raise OptionError(
+            f"nnx.{transform} does not implement reduce_axes",
+            at=f"reduce_axes={reduce_axes!r}",
+            fix="reduce inside of the function, with jax.lax.psum",
+        )
 
 
 def _default(boundary: References) -> Any:
@@ -104,7 +111,7 @@ def grad(
     >>> float(nnx.grad(lambda w: w[...] ** 2)(w)[...])
     6.0
     """
-    refuse_option("grad", "reduce_axes", reduce_axes, _REDUCE)
+    _refuse_reduce_axes("grad", reduce_axes)
     options = {"has_aux": has_aux, "holomorphic": holomorphic, "allow_int": allow_int}
     return _grad("grad", f, argnums, graph, graph_updates, **options)
 
@@ -139,7 +146,7 @@ def value_and_grad(
     >>> value.item(), gradient[...].item()
     (9.0, 6.0)
     """
-    refuse_option("value_and_grad", "reduce_axes", reduce_axes, _REDUCE)
+    _refuse_reduce_axes("value_and_grad", reduce_axes)
     options = {"has_aux": has_aux, "holomorphic": holomorphic, "allow_int": allow_int, "with_value": True}
     return _grad("value_and_grad", f, argnums, graph, graph_updates, **options)
 
@@ -189,7 +196,7 @@ def vjp(
     >>> out.item(), of_w[...].item(), of_x.item()
     (6.0, 2.0, 3.0)
     """
-    refuse_option("vjp", "reduce_axes", reduce_axes, _REDUCE)
+    _refuse_reduce_axes("vjp", reduce_axes)
     boundary = boundary_of("vjp", graph, graph_updates)
 
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
