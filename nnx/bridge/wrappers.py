@@ -19,7 +19,7 @@ from flax import linen
 from flax.core import FrozenDict
 from weft.nnx.bridge.module import current_module
 from weft.nnx.bridge.variables import as_state, linen_vars_to_nnx_attrs, nnx_attrs_to_linen_vars, to_linen_var
-from weft.nnx.errors import MISSING, StructureError
+from weft.nnx.errors import MISSING, Missing, StructureError
 from weft.nnx.graphs.definitions import GraphDef
 from weft.nnx.graphs.splitting import call, split, state
 from weft.nnx.graphs.updating import update
@@ -370,6 +370,10 @@ def to_linen(
     return ToLinen(
         nnx_class, args=args, kwargs=FrozenDict(kwargs), metadata_fn=metadata_fn, skip_rng=skip_rng, name=name
     )
+
+
+# flax has a class of its own in this module, and an instance, which programs import.
+_Missing, _MISSING = Missing, MISSING
 
 
 def to_linen_class(

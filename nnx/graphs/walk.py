@@ -68,12 +68,17 @@ def iter_graph(node: Any, /, *, graph: bool | None = None) -> Iterator[tuple[Pat
     >>> [path for path, value in nnx.iter_graph(model) if isinstance(value, nnx.Variable)]
     [('inner', 'n'), ('w',)]
     """
-    if not graph_mode(graph):
+    if graph_mode(graph):
+        yield from _iter_graph(node)
+    else:
         yield from _iter_tree(node, (), {}, SharingCheck("iter_graph"))
-        return
+
+
+# flax has a function of this name, which programs import.
+def _iter_graph(root: Any) -> Iterator[tuple[Path, Any]]:
     # A stack of its own: a model with 1,000 layers in a chain is deeper than Python's recursion limit.
     seen: set[int] = set()
-    stack: list[tuple[Path, Any, bool]] = [((), node, False)]
+    stack: list[tuple[Path, Any, bool]] = [((), root, False)]
     while stack:
         path, node, done = stack.pop()
         if done or not (is_node(node) or isinstance(node, Variable)):

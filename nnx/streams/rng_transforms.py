@@ -295,10 +295,11 @@ def _scalars_only(path: Path, key: jax.Array, shape: tuple[int, ...]) -> jax.Arr
     return key
 
 
-_POLICIES: dict[str, Callable[[Path, jax.Array, tuple[int, ...]], jax.Array]] = {
-    "scalars_only": _scalars_only,
-    "match_shape": lambda path, key, shape: random.split(key, shape) if shape else key,
-}
+def _match_shape(path: Path, key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    return random.split(key, shape) if shape else key
+
+
+_POLICIES = {"scalars_only": _scalars_only, "match_shape": _match_shape}
 
 
 def reseed(
