@@ -73,8 +73,12 @@ class SimpleCondFn:
     def __call__(self, *operands: Any) -> tuple[Any, Any]:
         # New objects and containers around the same leaves: the branch may mutate these, and the caller's stay as they
         # are.
-        operands = cast("tuple[Any, ...]", untyped_jax.tree.map(lambda leaf: leaf, operands))
+        operands = cast("tuple[Any, ...]", untyped_jax.tree.map(_as_it_is, operands))
         return self.f(*operands), operands
+
+
+def _as_it_is(leaf: Any) -> Any:
+    return leaf
 
 
 # By branch and by mode: JAX caches traces by the identity of the function, so a new wrapper would trace again.

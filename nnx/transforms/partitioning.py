@@ -89,7 +89,11 @@ def get_named_sharding(tree: T, mesh: jax.sharding.Mesh) -> T:
     >>> get_named_sharding(nnx.state(model), mesh)["kernel"].get_value().spec == PartitionSpec(None, "model")
     True
     """
-    return jax.tree.map(lambda spec: NamedSharding(mesh, spec), get_partition_spec(tree))
+
+    def on_mesh(spec: Any) -> NamedSharding:
+        return NamedSharding(mesh, spec)
+
+    return jax.tree.map(on_mesh, get_partition_spec(tree))
 
 
 def get_abstract_model(
