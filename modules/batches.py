@@ -47,12 +47,13 @@ def batch_rank(layer: object, x: Any, batch_axes: int) -> int:
     """Returns how many leading axes of an input are the batch's.
 
     Raises:
-        AxisError: if the input has fewer axes than an example.
+        AxisError: if the input has fewer axes than an example, or than its batch.
     """
     rank = batch_axes if batch_axes >= 0 else jnp.ndim(x) + batch_axes
-    if rank < 0:
+    if not 0 <= rank <= jnp.ndim(x):
+        part = "an example" if batch_axes < 0 else "a batch"
         raise AxisError(
-            f"an example of a {type(layer).__qualname__} with batch_axes={batch_axes} has {-batch_axes} axes",
+            f"{part} of a {type(layer).__qualname__} with batch_axes={batch_axes} has {abs(batch_axes)} axes",
             at=f"x: {jax.typeof(x)}",
         )
     return rank

@@ -7,7 +7,7 @@ import pytest
 from flax import nnx
 from weft import inference_mode
 from weft.core.records.keys import Keys, SeedError
-from weft.errors import ConfigError
+from weft.errors import AxisError, ConfigError
 from weft.modules import Dropout, DropPath
 
 KEY = jax.random.key(3)
@@ -75,5 +75,11 @@ def test_a_drop_path_that_makes_no_sense_is_refused(unchecked):
         DropPath(2)
     with pytest.raises(ConfigError, match="DropPath: batch_axes must be the number of leading batch axes, not -1"):
         DropPath(0.5, batch_axes=-1)
+
+
+def test_drop_path_refuses_an_input_with_fewer_axes_than_its_batch():
+    # Elements would be dropped on their own, as by `Dropout`.
+    with pytest.raises(AxisError, match="a batch of a DropPath with batch_axes=2 has 2 axes"):
+        DropPath(0.5, batch_axes=2)(jnp.ones(8), key=KEY)
     with pytest.raises(SeedError, match="DropPath draws from a typed key, not from nothing"):
         DropPath(0.5)(jnp.ones(3))
