@@ -16,6 +16,8 @@ from weft import BatchStat, ContractError, Module
 from weft.core.errors import AxisError
 from weft.typecheck import Batched, Dims, contract, mode
 
+from tests.made_on_use import MadeOnUse
+
 KEY = jax.random.key(0)
 SHARED = weft.axes({BatchStat: None, ...: 0})
 
@@ -63,17 +65,20 @@ def keys(*shape: int) -> Array:
     return jax.random.split(KEY, shape)
 
 
-BLOCKS = weft.vmap(make)(keys(5))
-STACKS = {
-    "mapped": BLOCKS,
-    "mapped twice": weft.vmap(weft.vmap(make))(keys(2, 5)),
-    "shares statistics": weft.vmap(make, out_axes=SHARED)(keys(5)),
-    "shares statistics inside": weft.vmap(weft.vmap(make, out_axes=SHARED))(keys(2, 5)),
-    "shares statistics outside": weft.vmap(weft.vmap(make), out_axes=SHARED)(keys(2, 5)),
-    "a convolution": weft.vmap(lambda key: weft.Conv(4, 4, (3, 3), key=key))(keys(5)),
-    "a field of a model": Model(BLOCKS, weft.Linear(4, 2, key=KEY)),
-    "models with stacks": weft.vmap(lambda key: Model(weft.vmap(make)(jax.random.split(key, 3)), head(key)))(keys(2)),
-}
+STACKS = MadeOnUse[Any](
+    {
+        "mapped": lambda: weft.vmap(make)(keys(5)),
+        "mapped twice": lambda: weft.vmap(weft.vmap(make))(keys(2, 5)),
+        "shares statistics": lambda: weft.vmap(make, out_axes=SHARED)(keys(5)),
+        "shares statistics inside": lambda: weft.vmap(weft.vmap(make, out_axes=SHARED))(keys(2, 5)),
+        "shares statistics outside": lambda: weft.vmap(weft.vmap(make), out_axes=SHARED)(keys(2, 5)),
+        "a convolution": lambda: weft.vmap(lambda key: weft.Conv(4, 4, (3, 3), key=key))(keys(5)),
+        "a field of a model": lambda: Model(STACKS["mapped"], weft.Linear(4, 2, key=KEY)),
+        "models with stacks": lambda: weft.vmap(
+            lambda key: Model(weft.vmap(make)(jax.random.split(key, 3)), head(key))
+        )(keys(2)),
+    }
+)
 X = jnp.ones((2, 6, 6, 4))
 MESH = Mesh(jax.devices()[:1], ("devices",))
 
@@ -124,7 +129,7 @@ def test_each_of_a_stack_is_a_whole_record_inside_of_vmap_and_scan():
     def apply(block: Block, x: Float[Array, "b h w c"]) -> Float[Array, "b h w c"]:
         return block(x)[0]
 
-    assert weft.vmap(apply, in_axes=(0, None))(BLOCKS, X).shape == (5, 2, 6, 6, 4)
+    assert weft.vmap(apply, in_axes=(0, None))(STACKS["mapped"], X).shape == (5, 2, 6, 6, 4)
     shared = STACKS["shares statistics"]
     assert weft.vmap(apply, in_axes=(SHARED, None))(shared, X).shape == (5, 2, 6, 6, 4)
 
@@ -287,7 +292,7 @@ def narrower(array: Array) -> Array:
 )
 def test_a_field_that_is_not_like_the_others_of_its_stack_is_found(where, change, message):
     with mode("off"):
-        broken = eqx.tree_at(where, BLOCKS, change(where(BLOCKS)))
+        broken = eqx.tree_at(where, STACKS["mapped"], change(where(STACKS["mapped"])))
     for call in (lambda: weft.jit(lambda m: m)(broken), lambda: weft.jit(depth)(Model(broken, head(KEY)))):
         with pytest.raises(ContractError) as caught:
             call()
@@ -300,7 +305,7 @@ def depth(model: Model) -> int:
 
 def test_the_error_says_what_the_stack_is_known_by():
     with mode("off"):
-        broken = BLOCKS.norm.replace(mean=jnp.ones(4))
+        broken = STACKS["mapped"].norm.replace(mean=jnp.ones(4))
     with pytest.raises(ContractError) as caught:
         weft.jit(lambda m: m)(broken)
     assert caught.value.bound[0].startswith(
