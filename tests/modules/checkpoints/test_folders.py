@@ -311,49 +311,53 @@ SHARDED = jax.NamedSharding(MESH, jax.P("x"))
 DTYPES = sorted({jnp.dtype(value).name for value in vars(jnp).values() if isinstance(value, type(jnp.float32))})
 # JAX compiles nothing for these, or did not in an earlier version.
 ONLY_NUMPY = {"int1", "uint1", "float6_e2m3fn", "float6_e3m2fn"}
-LEAVES: dict[str, Any] = {
-    **{f"numpy {name}": np.array([[0, 1], [1, 0]]).astype(name) for name in DTYPES},
-    **{
-        f"jax {name}": jnp.array([[0, 1], [1, 0]]).astype(name)
-        for name in DTYPES
-        if name not in ONLY_NUMPY and jax.dtypes.canonicalize_dtype(name) == name
-    },
-    **{
-        f"sharded {name}": jax.device_put((jnp.arange(16) % 2).astype(name), SHARDED)
-        for name in ("bfloat16", "uint4", "int4", "float8_e4m3")
-    },
-    **{
-        f"{what} {impl}": key
-        for impl in ("threefry2x32", "rbg", "unsafe_rbg")
-        for what, key in {
-            "key": jax.random.key(3, impl=impl),
-            "keys": jax.random.split(jax.random.key(3, impl=impl), (2, 4)),
-            "no keys": jax.random.split(jax.random.key(3, impl=impl), 0),
-            "sharded keys": jax.device_put(jax.random.split(jax.random.key(3, impl=impl), 8), SHARDED),
-        }.items()
-    },
-    "an old key": jax.random.PRNGKey(3),
-    "empty": jnp.zeros((0, 3)),
-    "empty sharded": jax.device_put(jnp.zeros((8, 0)), SHARDED),
-    "empty NumPy": np.zeros((0, 3)),
-    "empty uint4": jnp.zeros(0, jnp.uint4),
-    "weak": jnp.asarray(2.0),
-    "weak integers": jnp.full((2, 3), 1),
-    "weak and empty": jnp.full(0, 1.0),
-    "replicated": jax.device_put(jnp.arange(4.0), jax.NamedSharding(MESH, jax.P())),
-    "elsewhere": jax.device_put(jnp.arange(4.0), jax.devices()[3]),
-    "scalar NumPy": np.float32(3),
-    "array without axes": np.array(3.0),
-    "numbers": [3, 1.5, True, 1 + 2j, -5, float("inf")],
-    "a large number": 7**20_000,
-    "long doubles": np.ones(3, np.longdouble) / 3,
-    "texts": np.array(["a", "bc"]),
-    "dates": np.array(["2020-01-01"], "datetime64[s]"),
-    "structures": np.array([(1, 2.0)], [("a", "i4"), ("b", "f4")]),
-    "other bytes first": np.arange(3, dtype=">i4"),
-    "other axes first": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
-    "backwards": np.arange(6)[::-1],
-}
+
+
+def every_leaf() -> dict[str, Any]:
+    """Made in the test, not on import: it compiles some fifty programs, in each worker."""
+    return {
+        **{f"numpy {name}": np.array([[0, 1], [1, 0]]).astype(name) for name in DTYPES},
+        **{
+            f"jax {name}": jnp.array([[0, 1], [1, 0]]).astype(name)
+            for name in DTYPES
+            if name not in ONLY_NUMPY and jax.dtypes.canonicalize_dtype(name) == name
+        },
+        **{
+            f"sharded {name}": jax.device_put((jnp.arange(16) % 2).astype(name), SHARDED)
+            for name in ("bfloat16", "uint4", "int4", "float8_e4m3")
+        },
+        **{
+            f"{what} {impl}": key
+            for impl in ("threefry2x32", "rbg", "unsafe_rbg")
+            for what, key in {
+                "key": jax.random.key(3, impl=impl),
+                "keys": jax.random.split(jax.random.key(3, impl=impl), (2, 4)),
+                "no keys": jax.random.split(jax.random.key(3, impl=impl), 0),
+                "sharded keys": jax.device_put(jax.random.split(jax.random.key(3, impl=impl), 8), SHARDED),
+            }.items()
+        },
+        "an old key": jax.random.PRNGKey(3),
+        "empty": jnp.zeros((0, 3)),
+        "empty sharded": jax.device_put(jnp.zeros((8, 0)), SHARDED),
+        "empty NumPy": np.zeros((0, 3)),
+        "empty uint4": jnp.zeros(0, jnp.uint4),
+        "weak": jnp.asarray(2.0),
+        "weak integers": jnp.full((2, 3), 1),
+        "weak and empty": jnp.full(0, 1.0),
+        "replicated": jax.device_put(jnp.arange(4.0), jax.NamedSharding(MESH, jax.P())),
+        "elsewhere": jax.device_put(jnp.arange(4.0), jax.devices()[3]),
+        "scalar NumPy": np.float32(3),
+        "array without axes": np.array(3.0),
+        "numbers": [3, 1.5, True, 1 + 2j, -5, float("inf")],
+        "a large number": 7**20_000,
+        "long doubles": np.ones(3, np.longdouble) / 3,
+        "texts": np.array(["a", "bc"]),
+        "dates": np.array(["2020-01-01"], "datetime64[s]"),
+        "structures": np.array([(1, 2.0)], [("a", "i4"), ("b", "f4")]),
+        "other bytes first": np.arange(3, dtype=">i4"),
+        "other axes first": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        "backwards": np.arange(6)[::-1],
+    }
 
 
 def described(leaf: Any) -> tuple[Any, ...]:
@@ -372,8 +376,9 @@ def there_and_back(tree: Any, folder: Path) -> list[Any]:
 
 
 def test_a_leaf_of_every_kind_comes_back_as_it_was(tmp_path: Path):
-    for restored in there_and_back(LEAVES, tmp_path):
-        for name, leaf in LEAVES.items():
+    leaves = every_leaf()
+    for restored in there_and_back(leaves, tmp_path):
+        for name, leaf in leaves.items():
             pairs = zip(jax.tree.leaves(restored[name]), jax.tree.leaves(leaf), strict=True)
             assert all(described(loaded) == described(saved) for loaded, saved in pairs), name
 
