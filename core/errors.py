@@ -175,7 +175,8 @@ class CheckError(WeftError, eqx.EquinoxRuntimeError):
     """The condition of a `weft.error_if` was true, in eager code or while a compiled program ran."""
 
 
-# The exceptions that programs gave to `error_if`, by their texts: a compiled program can hold no more than a text.
+# The exceptions that traced programs gave to `error_if`, by their texts: a compiled program can hold no more than a
+# text, and JAX keeps the program as long as weft keeps this.
 exceptions: dict[str, Exception] = {}
 
 

@@ -13,7 +13,7 @@ from jax.experimental import checkify as jax_checkify
 from weft.core.edge import names
 from weft.core.edge.trees import flatten
 from weft.core.edge.untyped import INLINED, jax, jnp
-from weft.core.errors import exceptions, raised_by
+from weft.core.errors import CheckError, exceptions
 from weft.core.interpreter.rules import Lift, Lifted, Rule
 from weft.core.records.leaves import is_array
 from weft.transforms.transformed import decorate, over_values, transform
@@ -56,21 +56,22 @@ def error_if(x: T, condition: Any, message: str | Exception | type[Exception]) -
     Source: `equinox.error_if`.
     """
     own = message() if isinstance(message, type) else message
-    text = own if isinstance(own, str) else f"{type(own).__qualname__}: {own}".strip()
-    if not isinstance(own, str):
-        exceptions[text] = own
     if not isinstance(condition, Tracer):
         # A condition on static numbers is known inside of a trace too (`eqx.filter_jit` passes Python numbers as they
         # are), but there `jnp.any` of a constant returns a tracer.
         with jax.ensure_compile_time_eval():
             failed = bool(jnp.any(condition))
         if failed:
-            raise raised_by(text)
+            raise CheckError(own) if isinstance(own, str) else own.with_traceback(None)
         return x
     leaves, structure = flatten(x)
     places = [i for i, leaf in enumerate(leaves) if is_array(leaf)]
     if not places:
         raise TypeError(f"weft.error_if ties its check to the arrays of x, and there is none in {type(x).__name__}")
+    text = own
+    if not isinstance(own, str):
+        text = f"{type(own).__qualname__}: {own}".strip()
+        exceptions[text] = own
     checked = _checked([leaves[i] for i in places], condition, message=names.OF_ERROR_IF + text)
     for i, leaf in zip(places, checked, strict=True):
         leaves[i] = leaf

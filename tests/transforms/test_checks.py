@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import weft
+from weft.core.errors import exceptions
 from weft.errors import CheckError
 
 GOOD, BAD = jnp.array([1.0, 4.0]), jnp.array([1.0, -4.0])
@@ -84,3 +85,14 @@ def test_a_condition_on_a_static_number_is_known_inside_of_a_trace(value: float,
             call(GOOD, value)
     else:
         assert call(GOOD, value).tolist() == (GOOD + 1).tolist()
+
+
+def test_an_eager_check_keeps_no_exception_and_a_text_is_never_taken_for_one():
+    before = len(exceptions)
+    with pytest.raises(KeyError, match="eager alone"):
+        weft.error_if(BAD, BAD < 0, KeyError("eager alone"))
+    assert len(exceptions) == before
+    with pytest.raises(ValueError, match="both"):
+        weft.jit(lambda x: weft.error_if(x, x < 0, ValueError("both")))(BAD)
+    with pytest.raises(CheckError, match="ValueError: both"):
+        weft.error_if(BAD, BAD < 0, "ValueError: both")
