@@ -338,5 +338,6 @@ def jit(
         )
         return JitFunction(function, options)
 
+    # `wrap` is new at each call: transforms of a part of a threaded record are compared by the options beside it.
     statics, donated = (static_argnums, static_argnames), (donate_argnums, donate_argnames)
     return decorate(function, wrap, JIT, in_shardings, out_shardings, statics, donated, jax_options)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 import jax
 from jax.core import Tracer
@@ -120,7 +120,7 @@ def nondiff_positions(argnums: Sequence[int], count: int) -> frozenset[int]:
     return frozenset(n + count if n < 0 else n for n in argnums)
 
 
-def part(argnums: Sequence[int], args: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def split_by_argnums(argnums: Sequence[int], args: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """Divides arguments into those that are not differentiated, and those that are."""
     nondiff = nondiff_positions(argnums, len(args))
     return (
@@ -130,7 +130,7 @@ def part(argnums: Sequence[int], args: Sequence[Any]) -> tuple[tuple[Any, ...], 
 
 
 def interleave(argnums: Sequence[int], nondiff: Sequence[Any], rest: Sequence[Any]) -> tuple[Any, ...]:
-    """The inverse of `part`."""
+    """The inverse of `split_by_argnums`."""
     count = len(nondiff) + len(rest)
     positions, others, differentiated = nondiff_positions(argnums, count), iter(nondiff), iter(rest)
     return tuple(next(others) if i in positions else next(differentiated) for i in range(count))
@@ -215,7 +215,7 @@ class CustomFunction(Transformed[P, R]):
     def __init__(self, function: Callable[P, R], nondiff_argnums: tuple[int, ...]):
         self.function = threaded_function(function) or function
         self.nondiff_argnums = nondiff_argnums
-        super().__init__(function)
+        super().__init__(cast("Callable[P, R]", self.function))
 
     @cutting
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -31,7 +31,7 @@ from weft.transforms.custom import (
     custom_rule,
     guarded,
     interleave,
-    part,
+    split_by_argnums,
     unread,
 )
 from weft.transforms.differentiation import read_arguments, read_output, sparse_arguments
@@ -61,22 +61,25 @@ def _lift_vjp(lift: Lift[CustomOptions]) -> Lifted:
         seen: list[_Output] = []
         everything = frozenset(range(len(primal_body.crossing.rides)))
         updated = everything if options.updates == "all" else primal_body.learn_updates(groups)
-        primal_run, forward_run = (body.departing(updated=updated) for body in (primal_body, forward_body))
+        # Both return the same lanes of updates, which JAX demands of the two functions of a `custom_vjp`.
+        updating_primal, updating_forward = (body.departing(updated=updated) for body in (primal_body, forward_body))
         boundary = primal_body.boundary
 
         def primal(*groups: Any) -> tuple[Groups, Groups]:
-            out, updates, outcome = primal_run(groups)
-            _agree_with(options, primal_body, seen, outcome, (*out, *updates))
+            out, updates, outcome = updating_primal(groups)
+            _append_agreeing(seen, outcome, (*out, *updates), primal_body, options)
             return out, updates
 
         def forward(*groups: Any) -> Any:
             # Under symbolic_zeros JAX wraps each primal with a flag that says whether it is perturbed; the backward
             # function and the abstract evaluation need the arrays.
             plain = tuple(tuple(getattr(v, "value", v) for v in group) for group in groups)
-            if not seen and (output := _learn(learned, primal_run, plain)) is not None:
+            if not seen and (output := _learn(learned, updating_primal, plain)) is not None:
                 seen.append(output)
-            out, updates, outcome = forward_run.run(groups)  # the residuals are of this trace
-            _agree_with(options, forward_body, seen, outcome, (*out, *updates))
+            # `run` and not a call, which may look for lost successors in an inner trace: the residuals do not return
+            # from there, and would be tracers of that trace.
+            out, updates, outcome = updating_forward.run(groups)
+            _append_agreeing(seen, outcome, (*out, *updates), forward_body, options)
             # Set to None, so that tracers in the residuals do not outlive the trace.
             residuals, options.residuals.value = options.residuals.value, None
             # Residuals may be any tree with static leaves, of which JAX saves only the arrays: the structure goes along
@@ -87,14 +90,15 @@ def _lift_vjp(lift: Lift[CustomOptions]) -> Lifted:
         def backward(saved: Any, cotangents: Any) -> Any:
             ((primals,), updates) = cotangents
             structure, leaves, groups, outcome = saved
-            nondiff, differentiated = part(options.nondiff_argnums, arguments(forward_body, groups))
+            nondiff, differentiated = split_by_argnums(options.nondiff_argnums, arguments(forward_body, groups))
             cotangent = outcome.value.sparse(primals)
             if options.updates in ("all", "taken"):
-                # The cotangents of the updates, as trees like the differentiated arguments.
+                # The cotangents of the updates, as trees like the differentiated arguments. Lanes of updates are
+                # numbered after those of the output.
                 outputs = len(forward_body.departure.lanes)
                 values = {i: updates[lane - outputs][place] for i, lane, place in outcome.value.updates}
                 sparse = forward_body.crossing.structure.sparse(values)[1]
-                cotangent = (part(options.nondiff_argnums, sparse)[1], cotangent)
+                cotangent = (split_by_argnums(options.nondiff_argnums, sparse)[1], cotangent)
             with open_frame("custom_vjp backward"):
                 gradients = options.rule(*nondiff, structure.value.build(leaves), cotangent)
             cotangents = _cotangents(len(differentiated), gradients)
@@ -107,7 +111,7 @@ def _lift_vjp(lift: Lift[CustomOptions]) -> Lifted:
         out, updates = function(*guarded(primal_body, groups, options.name))
         outcome = seen[-1].outcome
         if options.updates == "zero":
-            updates = unread(primal_run, outcome.value, updates)
+            updates = unread(updating_primal, outcome.value, updates)
         return out, updates, outcome
 
     return lifted
@@ -138,8 +142,10 @@ def _learn(learned: dict[Any, _Output | None], body: Body, groups: Groups) -> _O
     return learned[types]
 
 
-def _agree_with(options: CustomOptions, body: Body, seen: list[_Output], outcome: OutcomeNode, out: Groups) -> None:
-    """Refuses an outcome, which is the last of those `seen` from now on, if it differs from the first."""
+def _append_agreeing(
+    seen: list[_Output], outcome: OutcomeNode, out: Groups, body: Body, options: CustomOptions
+) -> None:
+    """Appends an outcome to those `seen`, and refuses it if it differs from the first."""
     seen.append(_Output(outcome, jax.tree.map(jax.typeof, out)))
     if seen[0] == seen[-1]:
         return
@@ -263,8 +269,8 @@ def _lift_jvp(lift: Lift[CustomOptions]) -> Lifted:
             return out[0]
 
         def rule(groups: Any, tangents: Any) -> tuple[Any, Any]:
-            nondiff, primals = part(options.nondiff_argnums, arguments(body, groups))
-            _, primal_tangents = part(options.nondiff_argnums, sparse_arguments(body.crossing, tangents[0]))
+            nondiff, primals = split_by_argnums(options.nondiff_argnums, arguments(body, groups))
+            _, primal_tangents = split_by_argnums(options.nondiff_argnums, sparse_arguments(body.crossing, tangents[0]))
             with open_frame("custom_jvp rule"):
                 out, tangent = options.rule(*nondiff, primals, primal_tangents)
             # The rule's primal output crosses as the function's own output does.

@@ -156,6 +156,7 @@ def own_functions_traced(within: Callable[[], AbstractContextManager[Any]]) -> A
     from weft.core.edge._jax import ClosedJaxpr
 
     def infer(original: Callable[..., Any], fun: Any, info: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Traces a compiled function: in the context, if it is JAX's own and takes no function that is not."""
         if not _is_own(fun) or not all(map(_is_plain, (*args, *kwargs.values()))):
             return original(fun, info, args, kwargs)
         with within():
@@ -164,6 +165,7 @@ def own_functions_traced(within: Callable[[], AbstractContextManager[Any]]) -> A
         return inferred_params
 
     def derive(original: Callable[..., Any], jaxpr: Any, *how: Any) -> Any:
+        """Derives jaxprs from one; those derived from JAX's own are made in the context, and are JAX's own too."""
         if jaxpr not in _own_jaxprs:
             return original(jaxpr, *how)
         with within():

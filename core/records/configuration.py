@@ -61,6 +61,8 @@ class MixedContainer(metaclass=NamedInErrors):
         definition: the treedef of the container, with a leaf for each element.
     """
 
+    # `_seen` is the level of the container that `_children` were stored from, by which a change in place is told; None
+    # until the container is built.
     __slots__ = ("_children", "_definition", "_seen", "_value")
 
     def __init__(self, value: PyTree, children: Sequence[PyTree], definition: TreeDef):
@@ -95,7 +97,7 @@ class MixedContainer(metaclass=NamedInErrors):
         level = _level(container)
         if self._seen is None or not level.is_same(self._seen):
             self._children = _stored_elements(container, "a container")
-            self._definition, self._seen = _one_level(container), level
+            self._definition, self._seen = _definition_of(container), level
 
     def keyed_children(self) -> list[tuple[object, PyTree]]:
         """Each child with its key in the container."""
@@ -121,7 +123,7 @@ trees.register_node_with_keys(
 
 
 def _mixed(container: PyTree) -> MixedContainer:
-    return MixedContainer(_UNKNOWN, tuple(_level(container).elements), _one_level(container))
+    return MixedContainer(_UNKNOWN, tuple(_level(container).elements), _definition_of(container))
 
 
 class StoredPartial(jax.tree_util.Partial):
@@ -246,7 +248,7 @@ def _stored_container(value: PyTree, where: str | None) -> PyTree:
     # A tuple of configuration alone is one static value. A list is not, since it can be changed in place.
     if isinstance(value, tuple) and all(child is None or type(child) is Static for child in children):
         return Static(cast(object, value))
-    return MixedContainer(value, children, _one_level(value))
+    return MixedContainer(value, children, _definition_of(value))
 
 
 def stored_in_place(value: PyTree, old: PyTree, where: str = "") -> PyTree:
@@ -278,7 +280,7 @@ def stored_in_place(value: PyTree, old: PyTree, where: str = "") -> PyTree:
     places = [format_path((part,), where) for part, _ in trees.children_by_part(value)]
     children = [stored_in_place(*row) for row in zip(now.elements, old_children, places, strict=True)]
     if type(old) is MixedContainer:
-        return MixedContainer(value, children, _one_level(value))
+        return MixedContainer(value, children, _definition_of(value))
     return value if _are_same(children, now.elements) else stored(value, where)
 
 
@@ -311,7 +313,8 @@ def _are_same(elements: Sequence[Any], before: Sequence[Any]) -> bool:
     return len(elements) == len(before) and all(map(operator.is_, elements, before))
 
 
-def _one_level(value: Any) -> TreeDef:
+def _definition_of(value: Any) -> TreeDef:
+    """The treedef of a container, with a leaf for each element."""
     return trees.structure(value, lambda node: node is not value)
 
 

@@ -176,6 +176,7 @@ class _Return:
 
     def of(self, out: Any) -> Any:
         """Returns the result with all dtypes restored."""
+        # Walked along with the nodes: each node takes as many leaves as lie in it.
         leaves = iter_leaves(out)
         values: list[Any] = []
         for node in trees.flatten(out, self._is_successor)[0]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 from typing import Annotated, Any
 
 import jax
@@ -579,6 +580,15 @@ def test_custom_vjp_of_a_part_has_a_method_as_its_forward_function():
     assert (float(y), int(after.part.calls)) == (6.0, 1)
     (y, after), gradient = weft.value_and_grad(OfClipped.loss, argnums=1, has_aux=True)(record, 2.0)
     assert (float(y), int(after.part.calls), float(gradient)) == (6.0, 1, 10.0)
+
+
+def test_custom_vjp_of_a_part_has_the_parts_name_and_signature():
+    with weft.thread(OfClipped(Clipped(jnp.array(3.0), jnp.array(0)))) as t:
+        function = weft.custom_vjp(t.part)
+        assert str(inspect.signature(function)).startswith("(x")
+        with pytest.raises(weft.errors.MissingRuleError, match=r"OfClipped\.part has no derivative rule yet"):
+            function(2.0)
+        t.done(None)
 
 
 def test_custom_vjp_of_a_part_has_no_derivative_in_its_record_and_says_so():
