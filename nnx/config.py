@@ -24,7 +24,7 @@ _TRUE = frozenset(("1", "true", "yes", "on", "y", "t"))
 _FALSE = frozenset(("0", "false", "no", "off", "n", "f"))
 
 
-def _flag(name: str, default: bool) -> Any:
+def _flag(name: str, *, default: bool) -> Any:
     """A field of `Config` that the environment variable of its name in capitals sets."""
 
     def read() -> bool:
@@ -43,17 +43,17 @@ def _flag(name: str, default: bool) -> Any:
 class Config:
     """The process-wide defaults."""
 
-    flax_pytree_module: bool = _flag("flax_pytree_module", True)
+    flax_pytree_module: bool = _flag("flax_pytree_module", default=True)
     flax_max_repr_depth: int | None = dataclasses.field(
         default_factory=lambda: int(depth) if (depth := os.environ.get("FLAX_MAX_REPR_DEPTH")) else None
     )
-    flax_always_shard_variable: bool = _flag("flax_always_shard_variable", True)
-    flax_hijax_variable: bool = _flag("flax_hijax_variable", False)
-    nnx_graph_mode: bool = _flag("nnx_graph_mode", True)
-    nnx_graph_updates: bool = _flag("nnx_graph_updates", True)
-    nnx_sow_capture_noop: bool = _flag("nnx_sow_capture_noop", False)
+    flax_always_shard_variable: bool = _flag("flax_always_shard_variable", default=True)
+    flax_hijax_variable: bool = _flag("flax_hijax_variable", default=False)
+    nnx_graph_mode: bool = _flag("nnx_graph_mode", default=True)
+    nnx_graph_updates: bool = _flag("nnx_graph_updates", default=True)
+    nnx_sow_capture_noop: bool = _flag("nnx_sow_capture_noop", default=False)
     # Whether to reproduce results of flax that are wrong without an error; see docs/differences.md.
-    nnx_flax_faults: bool = _flag("nnx_flax_faults", False)
+    nnx_flax_faults: bool = _flag("nnx_flax_faults", default=False)
 
     def update(self, name: str, value: Any, /) -> None:
         """Sets the default of an option.

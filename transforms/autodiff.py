@@ -224,7 +224,7 @@ def grad(
     >>> float(gradient["w"]), gradient["name"]
     (24.0, None)
     """
-    options = diff_options("grad", argnums, wrt, has_aux, holomorphic, allow_int)
+    options = diff_options("grad", argnums, wrt, has_aux=has_aux, holomorphic=holomorphic, allow_int=allow_int)
     return decorate(function, over_values(GRAD, options), GRAD, options)
 
 
@@ -257,7 +257,9 @@ def value_and_grad(
     >>> float(value), float(gradient)
     (9.0, 6.0)
     """
-    options = diff_options("value_and_grad", argnums, wrt, has_aux, holomorphic, allow_int, True)
+    options = diff_options(
+        "value_and_grad", argnums, wrt, has_aux=has_aux, holomorphic=holomorphic, allow_int=allow_int, with_value=True
+    )
     return decorate(function, over_values(GRAD, options), GRAD, options)
 
 

@@ -365,8 +365,8 @@ def numbers_of_arguments(argnums: Iterable[Any], instead: str) -> tuple[int, ...
         ) from None
 
 
-def diff_options(name: str, argnums: Any, *options: Any) -> DiffOptions:
-    """The options of a derivative for which the user may give `argnums`; `options` follow it in `DiffOptions`."""
+def diff_options(name: str, argnums: Any, wrt: Any, **options: Any) -> DiffOptions:
+    """The options of a derivative for which the user may give `argnums`; the others are those of `DiffOptions`."""
     if not isinstance(argnums, int):
         argnums = numbers_of_arguments(argnums, "wrt= chooses the leaves of an argument by kind or filter")
-    return DiffOptions(name, argnums, *options)
+    return DiffOptions(name, argnums, wrt, **options)

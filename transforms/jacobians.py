@@ -79,7 +79,7 @@ def jacfwd(
     >>> jacfwd(lambda x: x**2)(jnp.array([1.0, 2.0])).tolist()
     [[2.0, 0.0], [0.0, 4.0]]
     """
-    options = diff_options("jacfwd", argnums, wrt, has_aux, holomorphic, False)
+    options = diff_options("jacfwd", argnums, wrt, has_aux=has_aux, holomorphic=holomorphic)
     return decorate(function, over_values(JACFWD, options), JACFWD, options)
 
 
@@ -109,7 +109,7 @@ def jacrev(
     >>> jacrev(lambda x: jnp.sum(x**2))(jnp.array([1.0, 2.0])).tolist()
     [2.0, 4.0]
     """
-    options = diff_options("jacrev", argnums, wrt, has_aux, holomorphic, allow_int)
+    options = diff_options("jacrev", argnums, wrt, has_aux=has_aux, holomorphic=holomorphic, allow_int=allow_int)
     return decorate(function, over_values(JACREV, options), JACREV, options)
 
 

@@ -144,7 +144,7 @@ def _check(name: str, options: MapOptions, call: Call, leaves: Sequence[Leaf], r
 class _Mapped:
     """A body over lanes, mapped by `jax.vmap` or `jax.pmap`."""
 
-    def __init__(self, name: str, transform: Callable[..., Any], needs_mapped: bool, lift: Lift[MapOptions]):
+    def __init__(self, name: str, transform: Callable[..., Any], lift: Lift[MapOptions], *, needs_mapped: bool):
         body, options = lift.bodies[0], lift.options
         self.name, self.options, self.lanes = name, options, lift.lanes
         self.rides = frozenset(lift.crossing.rides)
@@ -191,7 +191,7 @@ class _Mapped:
 
 VMAP: Rule[MapOptions] = Rule(
     "vmap",
-    functools.partial(_Mapped, "vmap", jax.vmap, False),
+    functools.partial(_Mapped, "vmap", jax.vmap, needs_mapped=False),
     arrive=_arrive,
     depart=lambda options, index: options.out_axes,
     frame=None,
@@ -200,7 +200,7 @@ VMAP: Rule[MapOptions] = Rule(
 )
 PMAP: Rule[MapOptions] = Rule(
     "pmap",
-    functools.partial(_Mapped, "pmap", untyped_jax.pmap, True),
+    functools.partial(_Mapped, "pmap", untyped_jax.pmap, needs_mapped=True),
     arrive=_arrive,
     depart=lambda options, index: options.out_axes,
     frame=None,

@@ -83,9 +83,13 @@ def _lift_scan(lift: Lift[ScanOptions]) -> Lifted:
             lanes[carry] = carried[0] if carried else ()
             # The function finds the values of the last step in its arguments, in the places of the first values.
             out, updates, outcome = run(with_values(tuple(lanes), places, along[0] if along else ()))
-            next_carry = _lanes(True, lift.out_lanes, out), _lanes(True, lift.update_lanes, updates)
+            next_carry = _lanes(lift.out_lanes, out, carried=True), _lanes(lift.update_lanes, updates, carried=True)
             # The outcome has no leaves, so that it passes through the stacking of `lax.scan` unchanged.
-            return next_carry, (_lanes(False, lift.out_lanes, out), _lanes(False, lift.update_lanes, updates), outcome)
+            return next_carry, (
+                _lanes(lift.out_lanes, out, carried=False),
+                _lanes(lift.update_lanes, updates, carried=False),
+                outcome,
+            )
 
         along = values_at(groups, places)
         # JAX's carry: the user's carry, and the leaves that are carried along.
@@ -107,7 +111,7 @@ def _is_carried(lane: Ride) -> TypeGuard[Carried | Along]:
     return isinstance(lane, Carried | Along)
 
 
-def _lanes(carried: bool, lanes: Sequence[Ride], groups: Groups) -> Groups:
+def _lanes(lanes: Sequence[Ride], groups: Groups, *, carried: bool) -> Groups:
     """The lanes that are carried, or those that are stacked."""
     return tuple(group for lane, group in zip(lanes, groups, strict=True) if _is_carried(lane) == carried)
 

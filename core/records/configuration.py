@@ -392,10 +392,10 @@ def iter_configuration(tree: PyTree, path: Path = ()) -> Iterator[tuple[Path, ob
     >>> dict(iter_configuration({"layer": stored((4, "same")), "w": jax.numpy.ones(2), "act": len}, ("model",)))
     {('model', 'act'): <built-in function len>, ('model', 'layer'): (4, 'same')}
     """
-    return _configuration(tree, path, False)
+    return _configuration(tree, path, in_record=False)
 
 
-def _configuration(node: PyTree, path: Path, in_record: bool) -> Iterator[tuple[Path, object]]:
+def _configuration(node: PyTree, path: Path, *, in_record: bool) -> Iterator[tuple[Path, object]]:
     # `in_record` as in `is_dynamic`: whether the innermost record around is equinox's own, in which numbers are static.
     if node is None:
         return
@@ -409,11 +409,11 @@ def _configuration(node: PyTree, path: Path, in_record: bool) -> Iterator[tuple[
             if name in values and field.metadata.get("static", False):
                 yield (*path, name), opened(values[name])
             elif name in values:
-                yield from _configuration(values[name], (*path, name), in_record)
+                yield from _configuration(values[name], (*path, name), in_record=in_record)
     else:
         level = trees.flatten_one_level(node)
         if level is not None:
             for key, child in level[0]:
-                yield from _configuration(child, (*path, key_part(key)), in_record)
+                yield from _configuration(child, (*path, key_part(key)), in_record=in_record)
         elif not is_dynamic(node, in_record):
             yield path, node

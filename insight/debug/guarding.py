@@ -356,4 +356,4 @@ _guarded: weakref.WeakKeyDictionary[Plan, Guarded] = weakref.WeakKeyDictionary()
 def guard_process() -> None:
     """Checks each call of the process, in every thread: the effect of `WEFT_DEBUG_NONFINITE`."""
     watch_methods(see_calls, 1)
-    guards_of_process.append(Session(False, 0).guard)
+    guards_of_process.append(Session(keep_donated=False, waiting=0).guard)

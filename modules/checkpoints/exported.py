@@ -189,7 +189,7 @@ class Exported:
         (wanted,), _ = jax.tree.unflatten(self.program.in_tree, self.program.in_avals)
         saved = {**self._notes["configuration"], **{path: _type(wanted[path]) for path in wanted.keys() - flat.keys()}}
         here = {**here, **{path: _type(flat[path]) for path in flat.keys() - wanted.keys()}}
-        if lines := differing_configuration(saved, here, {path: path for path in saved}, False):
+        if lines := differing_configuration(saved, here, {path: path for path in saved}, only_common=False):
             raise StructureError(
                 "the arguments differ from those that this function was exported for",
                 at=lines,

@@ -181,7 +181,9 @@ def fit(offer: StoredLeaves, wanted: Mapping[str, Any], here: Mapping[str, Descr
             if path.endswith("embedding") and saved.get(there) == f"dtype {entry.kind}" and here.get(name) == "None":
                 del saved[there]
         differing = {path: value for path, value in here.items() if path not in entries}
-        lines += differing_configuration(saved, differing, paths, options.partial or options.rename is not None)
+        lines += differing_configuration(
+            saved, differing, paths, only_common=options.partial or options.rename is not None
+        )
     targets: dict[str, Target] = {}
     for name in sorted({*wanted, *entries}):
         both = name in wanted and name in entries
@@ -204,6 +206,7 @@ def differing_configuration(
     saved: Mapping[str, Description],
     here: Mapping[str, Description],
     paths: Mapping[str, str | None],
+    *,
     only_common: bool,
 ) -> list[str]:
     """Returns a line for each path at which configuration differs; paths inside of such a path get none."""

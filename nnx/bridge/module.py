@@ -17,6 +17,7 @@ its parent gives it the scope and these variables, and runs its `setup`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import functools
@@ -100,10 +101,12 @@ def current_module() -> Module | None:
     return context.module if context is not None else None
 
 
-def _at_work(module: Module, in_compact: bool, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+@contextlib.contextmanager
+def _at_work(module: Module, *, in_compact: bool) -> Iterator[None]:
+    """The module is the innermost that is being called for the length of a `with` block."""
     MODULE_CONTEXT.module_stack.append(ModuleStackEntry(module, in_compact))
     try:
-        return function(*args, **kwargs)
+        yield
     finally:
         # Also after an error: a module left on the stack would adopt the modules that are created afterwards.
         MODULE_CONTEXT.module_stack.pop()
@@ -116,7 +119,8 @@ def compact(f: F) -> F:
     def in_compact(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(self, Module):
             raise TypeError(f"compact is for methods of a bridge.Module, got a {type(self).__name__}")
-        return _at_work(self, True, f, self, *args, **kwargs)
+        with _at_work(self, in_compact=True):
+            return f(self, *args, **kwargs)
 
     return in_compact  # type: ignore[return-value]
 
@@ -350,7 +354,8 @@ class Module(nnx_module.Module, ModuleBase, metaclass=ModuleMeta):
         _enter(module, Scope(rngs if isinstance(rngs, Rngs) else Rngs(rngs), mutable, _initialize))
         # Unbound, to be called with the copy: a bound method would call the original module, which has no variables.
         function = getattr(type(module), method) if isinstance(method, str) else getattr(method, "__func__", method)
-        out = _at_work(module, False, function, module, *args, **kwargs)
+        with _at_work(module, in_compact=False):
+            out = function(module, *args, **kwargs)
         return out if mutable is False else (out, module._get_variables())
 
     def init(
@@ -421,7 +426,8 @@ def _enter(module: Module, scope: Scope) -> None:
         if isinstance(value, Module):
             _bind(module, value, None)
     if has_setup(module):
-        _at_work(module, False, module.setup)
+        with _at_work(module, in_compact=False):
+            module.setup()
 
 
 def _has_variables(value: Any) -> bool:

@@ -231,14 +231,14 @@ def _initializing(module: Module) -> Iterator[None]:
     # Listed before the call: a module that the call replaces must lose its mark, too.
     marked = _modules_in(module)
     try:
-        _set_initializing(module, True)
+        _set_initializing(module, initializing=True)
         yield
     finally:
         for marked_module in (*marked, module):
-            _set_initializing(marked_module, False)
+            _set_initializing(marked_module, initializing=False)
 
 
-def _set_initializing(module: Module, initializing: bool) -> None:
+def _set_initializing(module: Module, *, initializing: bool) -> None:
     for submodule in _modules_in(module):
         submodule._pytree__state._initializing = initializing
 

@@ -53,7 +53,7 @@ class RefCall(RefStructure):
     # Empty: objects have no static fields but those in their structure.
     fields: tuple[object, ...] = field(default=(), compare=False)
     # Not compared: plans are kept by boundary, and all calls of a boundary have the same mode.
-    mode: Mode = field(default=Mode(True, True, False, ""), compare=False)
+    mode: Mode = field(default=Mode(graph=True, updates=True, copies=False, function=""), compare=False)
 
     # Written out, because a frozen dataclass generates a hash over every field.
     __hash__ = RefStructure.__hash__

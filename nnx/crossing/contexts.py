@@ -200,16 +200,20 @@ class MergeContext:
     index_ref: IndexMap
     is_inner: bool | None
 
-    def _unflatten(self, graphdef: GraphDef[Any], leaves: Any, copy: bool) -> Any:
+    def _unflatten(self, graphdef: GraphDef[Any], leaves: Any, *, copy_variables: bool) -> Any:
         context = _context_of(self.ctxtag)
         outer = context.outer_index_outer_ref if context is not None else None
         return unflatten(
-            graphdef, leaves, index_ref=self.index_ref, outer_index_outer_ref=outer or None, copy_variables=copy
+            graphdef,
+            leaves,
+            index_ref=self.index_ref,
+            outer_index_outer_ref=outer or None,
+            copy_variables=copy_variables,
         )
 
     def merge(self, graphdef: GraphDef[Any], state: Any, /, *states: Any) -> Any:
         """Like `nnx.merge`; the Variables of the states are copied, and not used themselves."""
-        return self._unflatten(graphdef, sorted_leaves_of((state, *states)), True)
+        return self._unflatten(graphdef, sorted_leaves_of((state, *states)), copy_variables=True)
 
     def unflatten(self, graphdef: GraphDef[Any], flat_state: Any, /, *flat_states: Any) -> Any:
         """Like `nnx.unflatten`, from several flat states, or from one list of leaves."""
@@ -219,7 +223,7 @@ class MergeContext:
             raise StructureError(
                 "a list of leaves cannot be combined with further flat states", fix="pass one list, or flat states"
             )
-        return self._unflatten(graphdef, flat_state, False)
+        return self._unflatten(graphdef, flat_state, copy_variables=False)
 
 
 @contextlib.contextmanager

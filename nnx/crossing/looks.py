@@ -49,7 +49,7 @@ class GraphWalk(Flattener):
     """
 
     def __init__(self, before: IndexMap | None):
-        super().__init__(RefMap(), None if before is None else RefMap.from_indexmap(before), True)
+        super().__init__(RefMap(), None if before is None else RefMap.from_indexmap(before), with_paths=True)
         self._seen_of: dict[int, Subwalk] = {}
         self._by_number: dict[int, Any] | None = None
 

@@ -38,7 +38,7 @@ class Flattener:
         repeats: (number, path) for each further path to a node.
     """
 
-    def __init__(self, ref_index: RefMap, ref_outer_index: RefMap | None, with_paths: bool):
+    def __init__(self, ref_index: RefMap, ref_outer_index: RefMap | None, *, with_paths: bool):
         self.ref_index = ref_index
         self.ref_outer_index = ref_outer_index
         self.nodes: list[Any] = []

@@ -76,7 +76,7 @@ class Recorder(Flattener):
 
     def __init__(self, ref_index: RefMap, marks: Sequence[MutableStatic[Any]] = ()) -> None:
         # No outer indexes: a plan describes the objects as they are, and is used again for other calls.
-        super().__init__(ref_index, None, True)
+        super().__init__(ref_index, None, with_paths=True)
         # Marks of the previous plan of these roots. A mark whose value is unmutated is used again, so that the old and
         # the new structure are equal by identity, and jit's cache need not compare the values.
         self.earlier = {id(mark.value): mark for mark in marks}
@@ -312,7 +312,7 @@ def variables_below(node: Any) -> list[tuple[Path, Any]]:
     """The Variables of a graph, with their paths."""
     if type(node) in VARIABLE_TYPES:
         return [((), node)]
-    walk = Flattener(RefMap(), None, True)
+    walk = Flattener(RefMap(), None, with_paths=True)
     walk.root(node)
     return [
         (path, leaf) for path, leaf in zip(walk.paths or (), walk.leaves, strict=True) if type(leaf) in VARIABLE_TYPES

@@ -84,7 +84,7 @@ def flatten(
         if with_paths:
             return plan.graphdef, FlatState.from_sorted_keys_values(plan.paths, list(plan.leaves))
         return plan.graphdef, plan.read()
-    walk = Flattener(RefMap() if ref_index is None else ref_index, ref_outer_index, with_paths)
+    walk = Flattener(RefMap() if ref_index is None else ref_index, ref_outer_index, with_paths=with_paths)
     walk.root(node)
     if walk.paths is None:
         return walk.graphdef(), walk.leaves

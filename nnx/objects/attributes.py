@@ -102,7 +102,7 @@ class HashableMapping(Mapping[Any, Any], Hashable):
         return (HashableMapping, (dict(self._mapping),))
 
 
-def _annotation(value: Any, static: bool, options: dict[str, Any]) -> Any:
+def _annotation(value: Any, options: dict[str, Any], *, static: bool) -> Any:
     name = "static" if static else "data"
     if not isinstance(value, Missing) and options:
         raise TypeError(f"nnx.{name}() takes a value, or keyword arguments of a field, but not both")
@@ -133,7 +133,7 @@ def data(value: Any = MISSING, /, **kwargs: Any) -> Any:
     >>> list(nnx.state(Scale()))
     ['by']
     """
-    return _annotation(value, False, kwargs)
+    return _annotation(value, kwargs, static=False)
 
 
 def static(value: Any = MISSING, /, **kwargs: Any) -> Any:
@@ -150,7 +150,7 @@ def static(value: Any = MISSING, /, **kwargs: Any) -> Any:
     >>> list(nnx.state(Scale()))
     ['by']
     """
-    return _annotation(value, True, kwargs)
+    return _annotation(value, kwargs, static=True)
 
 
 def dataclass(

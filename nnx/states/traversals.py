@@ -23,7 +23,7 @@ empty_node = _EmptyNode()
 
 
 def _walk(
-    node: Any, path: tuple[Any, ...], is_leaf: IsLeaf | None, keep_empty: bool
+    node: Any, path: tuple[Any, ...], is_leaf: IsLeaf | None, *, keep_empty: bool
 ) -> Iterator[tuple[tuple[Any, ...], Any]]:
     if not isinstance(node, Mapping) or (is_leaf is not None and is_leaf(path, node)):
         yield path, node
@@ -32,7 +32,7 @@ def _walk(
         yield path, empty_node
     else:
         for key, value in node.items():
-            yield from _walk(value, (*path, key), is_leaf, keep_empty)
+            yield from _walk(value, (*path, key), is_leaf, keep_empty=keep_empty)
 
 
 def flatten_to_sequence(xs: Mapping[Any, Any], /, *, is_leaf: IsLeaf | None = None) -> list[tuple[Any, Any]]:
@@ -42,7 +42,7 @@ def flatten_to_sequence(xs: Mapping[Any, Any], /, *, is_leaf: IsLeaf | None = No
     [(('foo',), 1), (('bar', 'a'), 2)]
     """
     _check_mapping(xs)
-    return list(_walk(xs, (), is_leaf, False))
+    return list(_walk(xs, (), is_leaf, keep_empty=False))
 
 
 def flatten_mapping(
@@ -65,7 +65,7 @@ def flatten_mapping(
     {'foo': 1, 'bar/a': 2}
     """
     _check_mapping(xs)
-    pairs = _walk(xs, (), is_leaf, keep_empty_nodes)
+    pairs = _walk(xs, (), is_leaf, keep_empty=keep_empty_nodes)
     return {path if sep is None else sep.join(path): value for path, value in pairs}
 
 

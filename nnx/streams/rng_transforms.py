@@ -78,7 +78,7 @@ def _selects(test: Predicate, path: Path, stream: RngStream) -> bool:
     return test((*path, "key"), stream.key) and test((*path, "count"), stream.count)
 
 
-def _decorator(transform: Callable[..., Any], in_place: bool, **options: Any) -> Callable[..., Any]:
+def _decorator(transform: Callable[..., Any], *, in_place: bool, **options: Any) -> Callable[..., Any]:
     """Makes a decorator that applies `transform`, a function of this module, to a function's arguments."""
 
     def decorate(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -151,7 +151,9 @@ def split_rngs(
     """
     in_place = graph_mode(graph) and graph_updates_mode(graph_updates)
     if node is MISSING:
-        return _decorator(split_rngs, in_place, splits=splits, only=only, squeeze=squeeze, graph=graph_mode(graph))
+        return _decorator(
+            split_rngs, in_place=in_place, splits=splits, only=only, squeeze=squeeze, graph=graph_mode(graph)
+        )
     if squeeze and splits != 1:
         raise AxisError(f"squeeze=True drops an axis of size 1, but splits={splits}", fix="pass splits=1")
     test = to_predicate(only)
@@ -194,7 +196,7 @@ def fork_rngs(
     """
     in_place = graph_mode(graph) and graph_updates_mode(graph_updates)
     if node is MISSING:
-        return _decorator(fork_rngs, in_place, split=split, graph=graph_mode(graph))
+        return _decorator(fork_rngs, in_place=in_place, split=split, graph=graph_mode(graph))
     tests = [(to_predicate(filter), shape) for filter, shape in rules_of(split).items()]
 
     def fork(path: Path, stream: RngStream) -> RngStream | None:
@@ -242,7 +244,7 @@ def with_rngs(
         )
     if node is MISSING:
         options = {"split": split, "fork": fork, "broadcast": broadcast, "only": only}
-        return _decorator(with_rngs, False, **options, graph=graph_mode(graph))
+        return _decorator(with_rngs, in_place=False, **options, graph=graph_mode(graph))
     forks = () if fork is None else fork if isinstance(fork, list | tuple) else (fork,)
     rules = [
         _Rule(option, filter, to_predicate(filter), functools.partial(act, k=shape))

@@ -182,7 +182,7 @@ def jit_partial(fun: Callable[..., R], *partial_args: Any, **options: Unpack[Jit
     jitted = jit(fun, **options)
     if not graph_mode(options.get("graph")):
         # Checked here, where the user passes these arguments, and not at the first call.
-        names = boundary_of("jit_partial", False, options.get("graph_updates")).mode.names((fun,))
+        names = boundary_of("jit_partial", graph=False, graph_updates=options.get("graph_updates")).mode.names((fun,))
         refuse_sharing((partial_args, {}), "jit_partial", lambda path: named(path, names))
     return JitPartial(jitted, partial_args)
 

@@ -161,7 +161,7 @@ def make_jaxpr(
     """
     # `copies`: nothing is written to the caller's objects, of which the jaxpr is only an abstract picture.
     boundary = boundary_of("make_jaxpr", graph, graph_updates, copies=True)
-    made = over(MAKE_JAXPR, boundary, JaxprOptions(False))
+    made = over(MAKE_JAXPR, boundary, JaxprOptions(return_shape=False))
     return decorate(f, lambda function: static_arguments(function, static_argnums, made(function)))
 
 

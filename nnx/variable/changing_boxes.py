@@ -50,7 +50,7 @@ class DifferentiatedBoxError(WeftError, NotImplementedError):
     """Raised for a derivative through making, reading or writing a mutable box."""
 
 
-def _refuse_to_differentiate(action: str, changes: bool) -> None:
+def _refuse_to_differentiate(action: str, *, changes: bool) -> None:
     if changes:
         raise DifferentiatedBoxError(
             f"{action} a hijax Variable cannot be differentiated",
@@ -133,11 +133,11 @@ class MakeBox(hijax.HiPrimitive):
         return hijax.AvalQDD(kind, VariableQDD(tuple(leaves), treedef)), {variable_effect}
 
     def jvp(self, primals: Any, tangents: Any, *, ref: bool, **params: Any) -> Any:
-        _refuse_to_differentiate("making", not ref)
+        _refuse_to_differentiate("making", changes=not ref)
         return _bind_make(primals, ref=ref, **params), _bind_make(tangents, ref=ref, **params)
 
     def transpose(self, out: Any, *leaves: Any, treedef: Any, ref: bool, **_: Any) -> Any:
-        _refuse_to_differentiate("making", not ref)
+        _refuse_to_differentiate("making", changes=not ref)
         avals = tuple(leaf.aval if hijax.is_undefined_primal(leaf) else jax.typeof(leaf) for leaf in leaves)
         return read_box_p.bind(out, treedef=treedef, avals=avals, changes=not ref)
 
@@ -170,7 +170,7 @@ class WriteBox(hijax.HiPrimitive):
         return [], []
 
     def transpose(self, *args: Any, **params: Any) -> Any:
-        _refuse_to_differentiate("writing", True)
+        _refuse_to_differentiate("writing", changes=True)
 
 
 class ReadBox(hijax.HiPrimitive):
@@ -187,7 +187,7 @@ class ReadBox(hijax.HiPrimitive):
         return avals, {variable_effect} if changes else set()
 
     def jvp(self, primals: Any, tangents: Any, *, avals: Any, changes: bool, **params: Any) -> Any:
-        _refuse_to_differentiate("reading", changes)
+        _refuse_to_differentiate("reading", changes=changes)
         dots = tuple(aval.to_tangent_aval() for aval in avals)
         (box,), (dot,) = primals, tangents
         return (
@@ -196,7 +196,7 @@ class ReadBox(hijax.HiPrimitive):
         )
 
     def transpose(self, out: Any, box: Any, *, treedef: Any, avals: Any, changes: bool) -> Any:
-        _refuse_to_differentiate("reading", changes)
+        _refuse_to_differentiate("reading", changes=changes)
         kind = box.aval if hijax.is_undefined_primal(box) else jax.typeof(box)
         return (make_box(kind, out),)
 

@@ -82,7 +82,7 @@ def _scope_of_call(place: str, spec: CallableOf, args: tuple[Any, ...], scope: S
     """
     bindings = Bindings(Slot("argument", "", spec, spec), dict)
     bindings.sizes.update(scope.bound)
-    bindings.variadics.update({name: Variadic(shape, False) for name, shape in scope.variadics.items()})
+    bindings.variadics.update({name: Variadic(shape, broadcastable=False) for name, shape in scope.variadics.items()})
     for number, (annotation, value) in enumerate(zip(spec.parameters or (), args, strict=False)):
         check, before = check_of(annotation, PROOF), bindings.snapshot()
         if check is None:

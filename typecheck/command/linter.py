@@ -171,14 +171,14 @@ def _definition(unit: Unit, name: str, thing: Any, settings: Settings, steps: St
     if not steps.enter(place) and steps.has_ended_a_worker:
         return
     yield Checked(targets=(key,))
-    proofs = _skipped(place) or guarded(steps, place, settings.strict, lambda: proofs_in(thing, settings, key))
+    proofs = _skipped(place) or guarded(steps, place, lambda: proofs_in(thing, settings, key), strict=settings.strict)
     if isinstance(proofs, Checked):
         yield proofs
         return
     for proof in proofs:
         place = proof.target.name, proof.target.file, proof.target.line
         if steps.enter(place):
-            part = _skipped(place) or guarded(steps, place, settings.strict, proof.contract)
+            part = _skipped(place) or guarded(steps, place, proof.contract, strict=settings.strict)
             yield part if isinstance(part, Checked) else _part(part, settings.strict)
 
 
@@ -206,7 +206,7 @@ def _value(written: Any) -> Any:
         raise AnnotationError(f"[tool.weft.check] import = {written['import']!r} fails: {first_line(error)}") from None
 
 
-def guarded(steps: Steps, place: Place, strict: bool, work: Callable[[], T]) -> T | Checked:
+def guarded(steps: Steps, place: Place, work: Callable[[], T], *, strict: bool) -> T | Checked:
     """Returns the result of the work of one step, or a `Checked` that says why the work gave none."""
     name, file, line = place[0], shown(place[1]), place[2]
     try:

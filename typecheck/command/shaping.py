@@ -39,7 +39,7 @@ def shaped(unit: Unit, settings: Settings, text: str, lines: Sequence[range] | N
         for name, thing in definitions(module, {}, private=True):
             place = name, *place_of(inspect.unwrap(thing))
             key = f"{unit.module}:{name}"
-            of_thing = guarded(steps, place, True, lambda thing=thing, key=key: proofs_in(thing, settings, key))
+            of_thing = guarded(steps, place, lambda thing=thing, key=key: proofs_in(thing, settings, key), strict=True)
             if not isinstance(of_thing, Checked):
                 # Methods that are inherited stand in another file, whose lines are not shown.
                 own = (proof for proof in of_thing if proof.target.file == file)
@@ -62,7 +62,7 @@ def _shapes(proof: Proof, source: Statements, steps: Steps) -> Iterator[Shapes]:
     place = target.name, target.file, target.line
     if not steps.enter(place):
         return
-    shapes = guarded(steps, place, True, lambda: shapes_of(target, source, proof.dims, proof.budget))
+    shapes = guarded(steps, place, lambda: shapes_of(target, source, proof.dims, proof.budget), strict=True)
     if isinstance(shapes, Checked):
         reason = shapes.lines[0].message.removeprefix("undecided: ")
         function = source.function_at(target.line)

@@ -323,7 +323,11 @@ def _object_fields(cls: type) -> list[FieldData]:
     # A module of NNX may be a dataclass; if not, the annotations in its class body are its fields.
     if hasattr(cls, "__dataclass_fields__"):
         return _dataclass_fields(cls)
-    return [FieldData(name, False, True, ...) for base in cls.__mro__[::-1] for name in _declared(base)]
+    return [
+        FieldData(name, static=False, required=True, default=...)
+        for base in cls.__mro__[::-1]
+        for name in _declared(base)
+    ]
 
 
 def _declared(base: type) -> list[str]:
@@ -393,7 +397,10 @@ def _is_namedtuple(cls: type) -> bool:
 
 def _namedtuple_fields(cls: Any) -> list[FieldData]:
     defaults = cls._field_defaults
-    return [FieldData(name, False, name not in defaults, defaults.get(name, ...)) for name in cls._fields]
+    return [
+        FieldData(name, static=False, required=name not in defaults, default=defaults.get(name, ...))
+        for name in cls._fields
+    ]
 
 
 MODULE = Form(
@@ -418,7 +425,10 @@ OBJECT = Form(
 TYPEDDICT = Form(
     "typeddict",
     lambda cls: bool(typing_extensions.is_typeddict(cls)),
-    lambda cls: [FieldData(name, False, name in cls.__required_keys__, ...) for name in cls.__annotations__],
+    lambda cls: [
+        FieldData(name, static=False, required=name in cls.__required_keys__, default=...)
+        for name in cls.__annotations__
+    ],
     lambda value: value,
     lambda cls, values: dict(values),
     inherits=False,  # the `__annotations__` of a TypedDict include those of its bases

@@ -150,7 +150,7 @@ class Stack:
     def under(self, axes: Shape, scope: Bindings) -> Stack:
         """The stack inside this one that a further `Batched` declares."""
         known = {role: axes.under(lead) for role, lead in self.known.items()}
-        return Stack(tuple(axes.under(lead) for lead in self.leads), scope, True, self.role, known)
+        return Stack(tuple(axes.under(lead) for lead in self.leads), scope, declared=True, role=self.role, known=known)
 
     def lead_of(self, role: Role) -> Shape:
         """The leading axes of the arrays of a role."""

@@ -90,7 +90,7 @@ def _scope_inside(spec: RecordOf, value: Any, plan: RecordPlan, outer: Bindings)
     values, sparse = plan.form.values(value), plan.form.partial
 
     def begin() -> Bindings:
-        inner = start(value, plan, values, outer.slot, sparse)
+        inner = start(value, plan, values, outer.slot, sparse=sparse)
         # A record stores arrays as they are, so a NumPy array in an equinox Module stays one and must not pass for
         # JAX's.
         inner.numpy, inner.met = outer.numpy and not sparse, outer.met

@@ -42,7 +42,7 @@ def scope_of(record: Any, plan: RecordPlan, *, everything: bool = False, sparse:
         Mismatch: at the first field that does not fit.
     """
     values = plan.form.values(record)
-    bindings = start(record, plan, values, NO_SLOT, sparse)
+    bindings = start(record, plan, values, NO_SLOT, sparse=sparse)
     run_fields(plan, plan.fields if everything else plan.binding, values, bindings, whole=False)
     return bindings
 
@@ -59,7 +59,7 @@ def number_for_array(record: Any, plan: RecordPlan) -> Mismatch | None:
         value = values.get(field.slot.name)
         if field.array is not None and type(value) in NUMBERS:
             try:
-                field.own(value, start(record, plan, values, field.slot, False))
+                field.own(value, start(record, plan, values, field.slot, sparse=False))
             except Mismatch as miss:
                 miss.in_use = True
                 return miss
@@ -70,7 +70,7 @@ def dims_of(record: Any, policy: Policy) -> Bindings:
     """The dims that the fields of a record bind; fields that do not fit are left out, as another check reports them."""
     plan = record_plan(type(record), policy)
     values = plan.form.values(record)
-    bindings = start(record, plan, values, NO_SLOT, True)
+    bindings = start(record, plan, values, NO_SLOT, sparse=True)
     for field in plan.binding:
         snapshot = bindings.snapshot()
         try:
@@ -85,8 +85,9 @@ def start(
     plan: RecordPlan,
     values: Mapping[str, Any],
     slot: Slot,
-    sparse: bool,
     arguments: Mapping[str, Any] | None = None,
+    *,
+    sparse: bool,
 ) -> Bindings:
     """A new scope for a record, in which integers already bind the dims of their names.
 
@@ -181,7 +182,7 @@ def solution_of(
     rows = rows_of(plan, checks, values, outer, sparse, whole=whole)
     return solve(
         rows,
-        lambda: start(record, plan, values, slot, sparse, arguments),
+        lambda: start(record, plan, values, slot, arguments, sparse=sparse),
         outer,
         shares=shares,
         last=plan.policy.settles,

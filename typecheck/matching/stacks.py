@@ -188,7 +188,7 @@ class _Attempt:
         self.snapshot = None if stack.scope is None else stack.scope.snapshot()
         known = {role: _then(*lead) for role, lead in leads.items()}
         possible = tuple(_then(lead, axes) for lead in stack.leads for axes in _choices(extra))
-        self.below = Stack(possible, stack.scope, False, stack.role, {**stack.known, **known})
+        self.below = Stack(possible, stack.scope, declared=False, role=stack.role, known={**stack.known, **known})
 
     def forget(self) -> None:
         """Unbinds the names that this attempt has bound in the scope around the stack."""
@@ -300,4 +300,4 @@ def _without_variadic(stack: Stack, rows: Sequence[Row]) -> Iterator[tuple[Stack
         for axes, _ in Counter(shape[at : at + count] for shape in shapes).most_common():
             dims = (*lead.dims[:at], *map(FixedDim, axes), *lead.dims[at + 1 :])
             bind = functools.partial(check_variadic, dim, axes, at, None, scope, lead)
-            yield Stack((Shape(dims),), scope, True, stack.role), bind
+            yield Stack((Shape(dims),), scope, declared=True, role=stack.role), bind

@@ -354,7 +354,7 @@ class Written:
                 }
                 common = math.gcd(*terms.values())
                 terms = {monomial: number // common for monomial, number in terms.items()}
-        return question_of(question.is_order, replaced(terms, self.back.get))
+        return question_of(replaced(terms, self.back.get), is_order=question.is_order)
 
     def dims(self, numbers: Mapping[str, int], space: Space) -> dict[str, Any]:
         """The keys' sizes in a new trace over a space, in which the free dims have the given numbers."""

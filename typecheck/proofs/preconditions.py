@@ -183,11 +183,11 @@ class _Reader:
                     yield ordered
                 # JAX refuses sizes that are too small, never too large: of its orders an upper bound is none.
                 elif self.trial.guard or any((terms[term] > 0) is not wanted for term in terms if term):
-                    yield self._clause(question, wanted)
+                    yield self._clause(question, wanted=wanted)
         elif wanted:
             yield from self._equal(question, terms)
         elif self.trial.guard:
-            yield self._clause(question, wanted)
+            yield self._clause(question, wanted=wanted)
         elif not self.trial.breaks_promise:
             if (key := _single(terms)) is not None and terms.get((), 0) == -1:
                 yield self.needs.plus(least=(key, 2))
@@ -195,7 +195,7 @@ class _Reader:
             for atom in dict.fromkeys(atoms_of(terms)) if is_of_jax(self.trial.error) else ():
                 yield from self._divides(dict(atom.divisor), dict(atom.dividend))
 
-    def _clause(self, question: Question, wanted: bool) -> Needs:
+    def _clause(self, question: Question, *, wanted: bool) -> Needs:
         clause = Clause(((question, wanted),), at_guard(self.trial))
         return dataclasses.replace(self.needs, asked=(*self.needs.asked, clause))
 
@@ -218,7 +218,7 @@ class _Reader:
         elif atoms and not self.trial.breaks_promise:
             exactly = len(terms) == 1 and atoms[0].op == "%" and len(atoms) == 1
             if self.trial.guard and not exactly:
-                yield self._clause(question, True)
+                yield self._clause(question, wanted=True)
             # Inner ones first: of `t*d % (n * (d // n))`, that `n` divides `d` is what was meant.
             inner_first = list(dict.fromkeys(reversed([*atoms_of(terms)])))
             for atom in inner_first:
@@ -231,7 +231,7 @@ class _Reader:
             if together is not self:
                 yield together.needs  # as one patch size divides height and width
         elif self.trial.guard:
-            yield self._clause(question, True)
+            yield self._clause(question, wanted=True)
 
     def _may_be(self, key: str, number: int) -> bool:
         """Whether a precondition may fix a size to a number.
@@ -294,7 +294,9 @@ class _Reader:
                     factors = (key, *([times] if times > 1 or not by else ()), *by)
                     yield self.needs.plus(**{"products" if len(factors) > 2 else "multiples": factors})
                 return
-        yield self._clause(question_of(False, {(Atom("%", frozen(dividend), frozen(divisor)),): 1}), True)
+        yield self._clause(
+            question_of({(Atom("%", frozen(dividend), frozen(divisor)),): 1}, is_order=False), wanted=True
+        )
 
 
 def equation_of(question: Question) -> tuple[tuple[str, str] | None, tuple[str, int] | None]:

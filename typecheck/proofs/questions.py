@@ -156,7 +156,7 @@ class _Variant:
             sizes = {**self.trial.assignment.sizes, key: number}
             known = key in self.trial.assignment.sizes and number > 0
             if known and not self.results.failed and self.results.needs.allows(sizes):
-                is_it = question_of(False, plus({(key,): 1}, constant(-number)))
+                is_it = question_of(plus({(key,): 1}, constant(-number)), is_order=False)
                 self._tried_at(sizes, [(is_it, False)], key)
 
     def _tried_at(

@@ -363,7 +363,7 @@ def _target(
 
 def with_names(target: Target, signature: Signature) -> Target:
     """A target with the names and products of dims in the annotations of its function."""
-    written = frozenset[str]().union(*(names_in(annotation, False) for annotation in signature.annotations))
+    written = frozenset[str]().union(*(names_in(annotation, of_records=False) for annotation in signature.annotations))
     return dataclasses.replace(target, products=products_in(signature), written=written, shapes=name_groups(signature))
 
 

@@ -111,7 +111,7 @@ class Question:
         return f"{written(lhs)} {op} {written(rhs)}"
 
 
-def question_of(is_order: bool, terms: Terms) -> Question:
+def question_of(terms: Terms, *, is_order: bool) -> Question:
     """The question in a normal form, by which equal questions are recognised.
 
     An equation is the same whichever of its sides came first, and `-n % m = 0` is `n % m = 0`. An order has no
@@ -125,7 +125,7 @@ def question_of(is_order: bool, terms: Terms) -> Question:
     question = Question(is_order, ordered)
     atom = question.remainder
     if atom is not None and is_negative(dict(atom.dividend)):
-        return question_of(False, remainder(plus({}, dict(atom.dividend), -1), dict(atom.divisor)))
+        return question_of(remainder(plus({}, dict(atom.dividend), -1), dict(atom.divisor)), is_order=False)
     return question
 
 
@@ -173,7 +173,7 @@ def decided(question: Question, least: Mapping[str, int]) -> bool | None:
         # sign that it has at all ends it has between them, too; if the ends differ in sign, it may be 0 between them.
         # They are polynomials in new variables: by how much each dim exceeds its smallest size, which is 0 or more.
         ends = [replaced(end, exceeding) for end in _without_atoms(terms, least)]
-        below, above = ({_sign_of(True, plus({}, end, times)) for end in ends} for times in (1, -1))
+        below, above = ({_sign_of(plus({}, end, times), is_order=True) for end in ends} for times in (1, -1))
         if question.is_order:
             answers = below
         elif below == {True} or above == {True}:
@@ -183,7 +183,7 @@ def decided(question: Question, least: Mapping[str, int]) -> bool | None:
     elif step ** len(names) <= _MOST_RESTS:
         answers = set[bool | None]()
         for dims in _by_rests(names, step, least):
-            answers.add(_sign_of(question.is_order, replaced(terms, dims.get)))
+            answers.add(_sign_of(replaced(terms, dims.get), is_order=question.is_order))
             if len(answers) > 1:
                 break
     else:
@@ -258,7 +258,7 @@ def _with(terms: Terms, atom: Atom, end: Terms) -> Terms:
     return total
 
 
-def _sign_of(is_order: bool, terms: Terms) -> bool | None:
+def _sign_of(terms: Terms, *, is_order: bool) -> bool | None:
     """Whether a polynomial whose variables are 0 or more is below 0, or, if not `is_order`, whether it is 0.
 
     None if the signs of its terms do not decide it.
@@ -369,13 +369,13 @@ def _disagree(answers: Sequence[tuple[Question, bool]], dims: Mapping[str, Terms
             (zero if answer else nonzero).append(terms)
 
     def is_below_zero(terms: Terms) -> bool:
-        return decided(Question(True, frozen(terms)), least) is True
+        return decided(Question(is_order=True, terms=frozen(terms)), least) is True
 
     while True:
         sums = [*nonnegative, *(plus(*pair) for pair in itertools.combinations(nonnegative, 2))]
         if any(map(is_below_zero, sums)) or any(not terms for terms in nonzero):
             return True
-        if any(decided(Question(False, frozen(terms)), least) is False for terms in zero):
+        if any(decided(Question(is_order=False, terms=frozen(terms)), least) is False for terms in zero):
             return True
         # What is not negative and never nonnegative is 0: of sizes of 1 or more, `n <= 1` is `n = 1`.
         zero += (terms for terms in nonnegative if is_below_zero(plus(constant(-1), terms)))

@@ -238,7 +238,7 @@ class Dim:
 
     # ---- questions -----------------------------------------------------------------------------------------------
 
-    def _asks(self, is_order: bool, terms: Terms) -> bool:
+    def _asks(self, terms: Terms, *, is_order: bool) -> bool:
         return self.space.ask(is_order, terms, _at(3), own=_is_own(2))
 
     def __eq__(self, other: object) -> Any:
@@ -253,7 +253,7 @@ class Dim:
         if not _is_number(other):
             return NotImplemented
         # Equal polynomials are equal for all sizes: there is no question to record.
-        return self.terms == _terms(other) or self._asks(False, plus(self.terms, _terms(other), -1))
+        return self.terms == _terms(other) or self._asks(plus(self.terms, _terms(other), -1), is_order=False)
 
     def __ne__(self, other: object) -> Any:
         equal = self.__eq__(other)
@@ -263,7 +263,7 @@ class Dim:
         if isinstance(other, float):
             # A size is an integer, so `n < 7.5` is `n < 8`, a question that can be decided for all sizes.
             other = math.ceil(other) if math.isfinite(other) else sys.maxsize * (1 if other > 0 else -1)
-        return self._asks(True, plus(self.terms, _terms(other), -1)) if _is_number(other) else NotImplemented
+        return self._asks(plus(self.terms, _terms(other), -1), is_order=True) if _is_number(other) else NotImplemented
 
     def __ge__(self, other: Any) -> Any:
         less = self.__lt__(other)
@@ -280,7 +280,7 @@ class Dim:
         return at_most if at_most is NotImplemented else not at_most
 
     def __bool__(self) -> bool:
-        return not self._asks(False, self.terms)
+        return not self._asks(self.terms, is_order=False)
 
     def max(self, size: Any) -> Any:
         """The larger of this size and another; JAX calls this method on a symbolic dimension."""

@@ -103,7 +103,7 @@ class Space:
         terms = with_remainders(without_common(terms, self.least))
         if not terms:
             return not is_order
-        question = question_of(is_order, terms)
+        question = question_of(terms, is_order=is_order)
         note = self.asked.get(question)
         if note is None:
             answer = decided(question, self.least)

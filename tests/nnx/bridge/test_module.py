@@ -84,6 +84,15 @@ def test_a_module_that_is_called_twice_has_one_set_of_variables():
     np.testing.assert_array_equal(Twice().apply(variables, X), out)
 
 
+def test_arguments_may_have_any_name():
+    class Adding(bridge.Module):
+        @bridge.compact
+        def __call__(self, module, *, function, in_compact):
+            return module + function + in_compact
+
+    assert Adding().apply({}, module=1, function=2, in_compact=3) == 6
+
+
 def test_what_is_shared_is_found_under_the_name_of_the_highest_priority():
     class Top(bridge.Module):
         def setup(self):

@@ -57,7 +57,7 @@ class Loose(nnx.Object):
 
 def planless(roots):
     """The same description, found without any plan."""
-    walk = Flattener(RefMap(), None, True)
+    walk = Flattener(RefMap(), None, with_paths=True)
     for root in roots:
         walk.root(root)
     return walk.graphdef(), walk.paths, walk.leaves

@@ -310,7 +310,7 @@ def test_sizes_of_two_traces_are_apart():
 
 
 def test_a_condition_that_another_makes_needless_goes():
-    even, large = question_of(False, {("n",): 1, (): -2}), question_of(True, {("n",): 1, (): -9})
+    even, large = question_of({("n",): 1, (): -2}, is_order=False), question_of({("n",): 1, (): -9}, is_order=True)
     clauses = with_clause((), Clause(((even, True), (large, True))))
     clauses = with_clause(clauses, Clause(((even, True), (large, False))))
     assert clauses == (Clause(((even, True),)),)
@@ -331,7 +331,7 @@ def test_what_is_decided_is_so_at_each_of_many_sizes():
 def test_an_equation_that_two_ends_of_a_remainder_lie_around_is_open():
     a, b = ({(name,): 1} for name in "ab")
     terms = plus(remainder(plus(a, quotient(a, b)), constant(3)), constant(-1))  # (a + a // b) % 3 = 1
-    assert decided(question_of(False, terms), {}) is None
+    assert decided(question_of(terms, is_order=False), {}) is None
 
 
 def test_a_size_of_an_earlier_trace_is_no_size_of_the_next_and_asks_nothing():
