@@ -97,7 +97,7 @@ class CallExit:
         self.places: dict[int, Place | None] = {}
         # By identity of a leaf, where the walk met it first, and its ride there.
         self.met: dict[int, tuple[Root, Path, Ride]] = {}
-        # By identity of a Variable or array in the carry, where it leaves.
+        # By identity of a Variable in the carry, or of an array there that has none, the place of its last value.
         self.carried_places: dict[int, Place] = {}
         # Where Variables that ride along with a loop leave: in the order of positions, whatever the function does. The
         # loop feeds these places to its next step in that order, so a Variable that the function detached from the
@@ -404,6 +404,7 @@ class CallExit:
         return self.lanes.output(ride, value, lambda: format_path(path))
 
     def _plain_source(self, value: Any, ride: Ride) -> Place:
+        """The source of an array of the output: the carry, an argument that it is, or else a place of its own."""
         carried = self.carried_places.get(id(value))
         if carried is not None and ride == CARRIED:
             return carried

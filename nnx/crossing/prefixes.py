@@ -137,7 +137,8 @@ def rides_of(graph: bool, prefix: Any, tree: Tree, read: Read, option: str) -> l
     """
     by_item = specs(graph, prefix, tree, read, option)
     _refuse_statics(by_item, tree)
-    plan, rides = tree.plan, []
+    plan = tree.plan
+    rides = []
     finders = [finder(by_item[place], read, option, tree.flat[place]) for place in tree.nodes]
     starts = [*plan.starts, len(plan.leaves)]
     for root in range(len(tree.nodes)):

@@ -69,7 +69,7 @@ SHAPES = {
 # The checker reads NNX's objects by these functions. It imports this file when an annotation first names an NNX class,
 # so that proofs of records do not load NNX.
 LAYER = forms.loaded(
-    forms.Layer(
+    forms.ObjectLayer(
         is_record_class=lambda cls: issubclass(cls, Pytree) and not issubclass(cls, (Rngs, RngStream, Optimizer)),
         box=Variable,
         lasting=(Param, BatchStat, OptState),

@@ -48,7 +48,7 @@ def is_stable(value: Any) -> bool:
     >>> is_stable(("relu", 3)), is_stable([3]), is_stable(print)
     (True, False, True)
     """
-    return fold(value, _look_at_stable, _all_are_stable, lambda level: True)
+    return fold(value, _look_at_stable, _all_are_stable, again=lambda levels: True)
 
 
 def _look_at_stable(value: Any) -> bool | Makeup:
@@ -78,7 +78,7 @@ def is_watchable(value: Any) -> bool:
     >>> is_watchable({"sizes": [3]}), is_watchable([np.zeros(2)])
     (True, False)
     """
-    return fold(value, _look_at_watchable, _all_are_stable, lambda level: True)
+    return fold(value, _look_at_watchable, _all_are_stable, again=lambda levels: True)
 
 
 def _look_at_watchable(value: Any) -> bool | Makeup:
@@ -108,14 +108,21 @@ def snapshot(value: Any) -> Any:
     >>> before == snapshot(config), before == snapshot({"width": [3]})
     (False, True)
     """
-    copy = fold(value, _look_at_now, _copy, lambda level: ("again", level))
+    copy = fold(value, _look_at_now, _copy, again=lambda levels: ("again", levels))
     # A value that contains itself or a NaN equals no copy of itself, so its flat parts are compared instead.
     return copy if not is_watchable(value) or (value,) == (copy,) else _parts(value)
 
 
 def _parts(value: Any) -> Any:
+    """The parts of a value as nested tuples, with the class and the names of each part that has parts itself.
+
+    In the place of a value inside of itself is the number of levels between.
+    """
     return fold(
-        value, _look_at_now, lambda value, makeup, parts: (type(value), *makeup.names, *parts), lambda level: level
+        value,
+        _look_at_now,
+        lambda value, makeup, parts: (type(value), *makeup.names, *parts),
+        again=lambda levels: levels,
     )
 
 

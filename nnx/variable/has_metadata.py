@@ -146,7 +146,7 @@ class HasMetadata:
 
         Raises:
             KeyError: if there is no such entry.
-            ValueError: for `hijax` and `ref`.
+            StructureError: for `hijax` and `ref`.
         """
         self._check_can_update()
         if name in ("hijax", "ref"):

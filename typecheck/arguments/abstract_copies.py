@@ -24,7 +24,7 @@ from weft.typecheck.language.dims import Shape
 from weft.typecheck.language.forms import (
     MODULE,
     OBJECT,
-    Layer,
+    ObjectLayer,
     children_of,
     form_of_value,
     is_library,
@@ -62,14 +62,14 @@ def abstract_copy(builder: Builder, instance: Any, place: str) -> Any:
         instance: a record or an object.
         place: how messages refer to the instance.
     """
-    layer = layer_of(type(instance))
-    if layer is None:
+    object_layer = layer_of(type(instance))
+    if object_layer is None:
         return _record(builder, instance, f"{place}.", _clashing(_dims(record) for record in _records(instance)))
-    copy = layer.clone(instance)
+    copy = object_layer.clone(instance)
     objects = {path: (record, _dims(record)) for path, record in objects_in(copy, place)}
     clashing = _clashing(dims for _, dims in objects.values())
     for path, (record, dims) in objects.items():
-        _fill_object(builder, record, _scope(builder, record, f"{path}.", dims, clashing), dims, layer)
+        _fill_object(builder, record, _scope(builder, record, f"{path}.", dims, clashing), dims, object_layer)
     return copy
 
 
@@ -95,12 +95,13 @@ def _records(node: Any) -> Iterator[Any]:
 def _annotations(cls: type) -> dict[str, Annotation]:
     """The annotation of each field of a class, or the shapes that the tables give for a library's layer."""
     # How classes of mutable objects (weft.nnx) are read; None for a record's class.
-    objects = layer_of(cls)
-    shapes = LAYER_SHAPES if cls.__module__.startswith("equinox.") else objects.shapes if objects is not None else {}
+    object_layer = layer_of(cls)
+    shapes_of_layer = {} if object_layer is None else object_layer.shapes
+    shapes = LAYER_SHAPES if cls.__module__.startswith("equinox.") else shapes_of_layer
     # The table is by name, and a user's class may have such a name: its own annotations count then.
-    known = shapes.get(cls.__name__, {}) if objects is None or is_library(cls) else {}
+    known = shapes.get(cls.__name__, {}) if object_layer is None or is_library(cls) else {}
     tabled: dict[str, Annotation] = {name: ArrayOf(Any, ANY_DTYPE, Shape.parse(text)) for name, text in known.items()}
-    if objects is not None and is_library(cls):
+    if object_layer is not None and is_library(cls):
         return tabled
     return {field.name: field.annotation for field in fields_of(cls) if not field.static} | tabled
 
@@ -113,7 +114,8 @@ def _dims(instance: Any) -> dict[str, int]:
     bindings = Bindings(Slot("field", "", type(instance), Anything()), lambda: {"self": instance})
     for name, annotation in annotations.items():
         # Each field is tried by itself: one field that does not fit must not lose the dims that the others bind.
-        check, before = check_of(annotation, PROOF), bindings.snapshot()
+        check = check_of(annotation, PROOF)
+        before = bindings.snapshot()
         if check is None:
             continue
         try:
@@ -182,29 +184,35 @@ def _field(
     return jax.tree_util.tree_map_with_path(changed, value, is_leaf=ends)
 
 
-def _fill_object(builder: Builder, instance: Any, scope: Scope, dims: Mapping[str, int], layer: Layer) -> None:
+def _fill_object(
+    builder: Builder, instance: Any, scope: Scope, dims: Mapping[str, int], object_layer: ObjectLayer
+) -> None:
     """Makes the arrays of one object abstract, and turns its integers into the sizes that they name."""
     # An object keeps sizes of its constructor as attributes: `self.width` must change with the arrays that have it.
-    for name in dims.keys() & layer.attributes(instance).keys():
-        layer.set_attribute(instance, name, scope.bound[name])
+    for name in dims.keys() & object_layer.attributes(instance).keys():
+        object_layer.set_attribute(instance, name, scope.bound[name])
     annotations = _annotations(type(instance))
-    for name, value in list(layer.attributes(instance).items()):
+    for name, value in list(object_layer.attributes(instance).items()):
         annotation = annotations.get(name, Anything())
-        if is_array(value) and not isinstance(value, layer.box) and not is_size(value):
-            layer.set_attribute(instance, name, _abstract(builder, annotation, value, f"{scope.path}{name}", scope))
+        if is_array(value) and not isinstance(value, object_layer.box) and not is_size(value):
+            object_layer.set_attribute(
+                instance, name, _abstract(builder, annotation, value, f"{scope.path}{name}", scope)
+            )
         else:
-            _fill_boxes(builder, annotation, value, f"{scope.path}{name}", scope, layer)
+            _fill_boxes(builder, annotation, value, f"{scope.path}{name}", scope, object_layer)
 
 
-def _fill_boxes(builder: Builder, annotation: Annotation, value: Any, place: str, scope: Scope, layer: Layer) -> None:
+def _fill_boxes(
+    builder: Builder, annotation: Annotation, value: Any, place: str, scope: Scope, object_layer: ObjectLayer
+) -> None:
     """Makes the boxes in an attribute abstract; `abstract_copy` visits the objects inside the attribute separately."""
-    if isinstance(value, layer.box):
+    if isinstance(value, object_layer.box):
         abstract = jax.tree.map(
             lambda leaf: _abstract(builder, annotation, leaf, place, scope) if is_array(leaf) else leaf, unboxed(value)
         )
-        layer.set_value(value, abstract)
+        object_layer.set_value(value, abstract)
     elif layer_of(type(value)) is None or is_library(type(value)):
         item = annotation.parts[-1] if annotation.parts else annotation
         for key, child in children_of(value).items():
-            if isinstance(child, layer.box):
-                _fill_boxes(builder, item, child, f"{place}[{key!r}]", scope, layer)
+            if isinstance(child, object_layer.box):
+                _fill_boxes(builder, item, child, f"{place}[{key!r}]", scope, object_layer)

@@ -279,7 +279,9 @@ def _levels(builder: Builder, spec: TreeOf, place: str, scope: Scope, root: str,
     root = f"{root}.{names[0]}" if names[0] else root
     if len(names) > 1:
         return {key: _levels(builder, spec, f"{place}.{key}", scope, f"{root}.{key}", names[1:]) for key in ("b", "w")}
-    leaf, tree, outer = spec.leaf, {}, scope.leaf
+    leaf = spec.leaf
+    tree = {}
+    outer = scope.leaf
     if isinstance(leaf, Anything):
         leaf = ArrayOf(jax.Array, ANY_DTYPE, ANY_SHAPE)
     for number, key in enumerate(("b", "w")):

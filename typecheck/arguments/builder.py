@@ -276,11 +276,10 @@ class Builder:
     def by_default(self) -> frozenset[int]:
         """The integers above 1 that configuration objects have by default: no dim and no option varies them.
 
-        A configuration is an object from which another object is made. An integer of an object that is itself called,
-        such as the number of points of a quadrature, is no size of the arrays that it gets.
+        A configuration is an object that is the argument of a call which makes another one. An integer of an object
+        that is itself called, such as the number of points of a quadrature, is no size of the arrays that it gets.
         """
-        # A configuration is an object that is the argument of another call. Without this test a quadrature of 20 points
-        # made a function "hold when D = 20".
+        # Without this test a quadrature of 20 points made a function "hold when D = 20".
         made_of = {id(argument) for call in self.calls for argument in (*call.args, *call.kwargs.values())}
         return frozenset(
             number
@@ -310,8 +309,11 @@ class Builder:
     def value(self, place: str, *usual: Any) -> Any:
         """A text or a number that notes what is asked of it: one of the usual ones, or of those that questions gave."""
         values = self.asked.setdefault((place, *map(repr, usual)), Values(place, list(usual)))
-        self.given[place], values.is_heard = values, self.is_symbolic
+        self.given[place] = values
+        # In other trials sizes are plain numbers, and a comparison with a size would count as one with a constant.
+        values.is_heard = self.is_symbolic
         chosen = self.one_of(place, values.extend())
+        # A written program has the value in its source, as text.
         return chosen if self.is_written else values.noting(chosen)
 
     @property

@@ -41,7 +41,8 @@ def record_of(builder: Builder, spec: RecordOf, place: str, scope: Scope) -> Any
         return build_module(builder, spec.cls, place, inner, dict.fromkeys(counts_of_class(spec.cls), 2))
     if is_abstract(spec.cls):
         return _of_subclass(builder, spec.cls, place, inner, None)
-    inner.owner, values = spec.cls, dict[str, Any]()
+    inner.owner = spec.cls
+    values = dict[str, Any]()
     defaults = {field.name: field.default for field in spec.form.fields(spec.cls)}
     for field in fields_of(spec.cls):
         place, default = f"{inner.path}{field.name}", defaults[field.name]
@@ -98,7 +99,8 @@ def build_module(builder: Builder, cls: type, place: str, scope: Scope, passed: 
         args, kwargs = build_arguments(builder, signature, scope, passed)
     except Unbuildable:
         # An `__init__` without annotations says nothing, where annotated fields may still say what an instance holds.
-        form, fields = form_of(cls), fields_of(cls) if has_own_dims(cls) else ()
+        form = form_of(cls)
+        fields = fields_of(cls) if has_own_dims(cls) else ()
         told = bool(fields) and all(holds_arrays(field.annotation) or not field.required for field in fields)
         if passed or not told or form is None:
             raise
@@ -123,7 +125,8 @@ def _of_subclass(builder: Builder, cls: type, place: str, scope: Scope, passed: 
     refused: list[str] = []
     for number in range(chosen, len(classes)) if option not in builder.assignment.options else (chosen,):
         # A subclass that cannot be built has noted its dims and options already, and the search would vary them.
-        subclass, state = classes[number], builder.state()
+        subclass = classes[number]
+        state = builder.state()
         builder.standing_in = (*builder.standing_in, cls)
         inner = dataclasses.replace(
             scope, bound=dict(scope.bound), variadics=dict(scope.variadics), values=dict(scope.values)

@@ -84,7 +84,8 @@ def _scope_of_call(place: str, spec: CallableOf, args: tuple[Any, ...], scope: S
     bindings.sizes.update(scope.bound)
     bindings.variadics.update({name: Variadic(shape, broadcastable=False) for name, shape in scope.variadics.items()})
     for number, (annotation, value) in enumerate(zip(spec.parameters or (), args, strict=False)):
-        check, before = check_of(annotation, PROOF), bindings.snapshot()
+        check = check_of(annotation, PROOF)
+        before = bindings.snapshot()
         if check is None:
             continue
         try:

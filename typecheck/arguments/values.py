@@ -1,7 +1,7 @@
 """Builds values of plain classes, and objects of other layers such as NNX, for arguments annotated with the class.
 
-Another layer (see `forms.Layer`) says in a module of its own how to build its classes. It is imported when the first
-such class appears, so that proofs without NNX do not load NNX.
+Another layer (see `forms.ObjectLayer`) says in a module of its own how to build its classes. It is imported when the
+first such class appears, so that proofs without NNX do not load NNX.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ def _of_function(builder: Builder, spec: Opaque, place: str, scope: Scope) -> An
     made = next((make for function, make in _MAKING if function is spec.hint), None)
     if made is None:
         raise Unbuildable(f"{place}: weft cannot make a value from the annotation {spec}")
-    name, value = spec.hint.__name__, made(builder, place, scope)
+    name = spec.hint.__name__
+    value = made(builder, place, scope)
     builder.bare.add(f"{place}: {name} is a function and not a type; weft takes it to mean what {name} returns")
     return value
 
@@ -129,7 +130,8 @@ VALUES: dict[type, ValueBuilder] = {
 
 ObjectBuilder = Callable[[Builder, Instance, str, Scope], Any]
 
-# How to build an argument of another layer's class (see `forms.Layer`); those in `LAST` are built after the others.
+# How to build an argument of a class of another layer (see `forms.ObjectLayer`); those in `LAST` are built after the
+# others.
 OBJECTS: dict[type, ObjectBuilder] = {}
 LAST: set[type] = set()
 

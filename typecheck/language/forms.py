@@ -3,7 +3,7 @@
 | form | classes | dims |
 |---|---|---|
 | `MODULE` | an `equinox.Module`, weft's records among them | its own |
-| `OBJECT` | a module of another layer (see `Layer`): mutable, its arrays are in boxes | its own |
+| `OBJECT` | a module of another layer (see `ObjectLayer`): mutable, its arrays are in boxes | its own |
 | `TYPEDDICT`, `DATACLASS`, `NAMEDTUPLE` | *plain* records | in proofs those of the caller (see `policies`) |
 
 A new sort of record is one more row of `FORMS`: code that reads, makes and walks records uses the form's attributes.
@@ -43,7 +43,7 @@ NOTED = "_weft_sizes"
 
 
 @dataclass(frozen=True)
-class Layer:
+class ObjectLayer:
     """How to read, make and copy the objects of a layer.
 
     Attributes:
@@ -106,7 +106,7 @@ def is_foreign_class(cls: type) -> bool:
 
 
 @cached_by("class")
-def layer_of(cls: type) -> Layer | None:
+def layer_of(cls: type) -> ObjectLayer | None:
     """The layer of a class; None if it has none. The first call for a class imports the layer's module."""
     module = hooks.object_layer(cls)
     # Imported on request: a program without NNX must not load it for the checker.
@@ -242,10 +242,10 @@ def closed(tree: Any) -> Any:
 
 
 # The layers whose modules are imported, by package.
-_layers: dict[str, Layer] = {}
+_layers: dict[str, ObjectLayer] = {}
 
 
-def loaded(layer: Layer) -> Layer:
+def loaded(layer: ObjectLayer) -> ObjectLayer:
     """Registers a layer; the layer's own module calls this when it is imported."""
     _layers[layer.package] = layer
     return layer

@@ -233,14 +233,18 @@ class _Attempt:
         return len(self.fitted), self.misses[0].reason in ("size", "axes", "link", "dtype")
 
     def explain(self, miss: Mismatch) -> None:
-        """Adds to a mismatch in an undeclared stack the axes of the stack, and a field that shows them."""
+        """Adds to a mismatch in an undeclared stack the axes of the stack, and a field that shows them.
+
+        Nothing is added if an inner stack has explained the mismatch, if the axes were declared, or if there are none.
+        """
         lead = self.below.leads[0]
         if miss.stacked is not None or self.below.scope is not None or not lead.dims:
             return
         axes = tuple(dim.size for dim in lead.dims if isinstance(dim, FixedDim))
         carrying = (row for row in self.fitted if row.arrays and self.below.known[row.role] == lead)
         witness = next(carrying, None)
-        miss.stacked = axes, None if witness is None else Origin(witness.slot, (), 0, witness.arrays[0])
+        shown = None if witness is None else Origin(slot=witness.slot, path=(), axis=0, value=witness.arrays[0])
+        miss.stacked = axes, shown
         miss.detail = miss.detail or f"in a stack with the leading axes ({','.join(map(str, axes))})"
 
 

@@ -346,7 +346,8 @@ class Written:
         terms = dict(question.terms)
         for name, (key, times) in self.parts.items():
             if any(name in monomial for monomial in terms) and all(monomial.count(name) < 2 for monomial in terms):
-                # `6 * n'` is `n`, since 6 divides `n`. A report with `6 * (n // 6)` would ask more of a reader.
+                # `n'` is `n // 6`, where 6 divides `n`. The comparison is multiplied by 6: `6 * n'` becomes `n`, any
+                # other term is multiplied, and a common factor is divided out. `6 * (n // 6)` would be harder to read.
                 terms = {
                     tuple(key if factor == name else factor for factor in monomial): number
                     * (1 if name in monomial else times)

@@ -84,7 +84,8 @@ def _lines(
     if inspect.iscoroutinefunction(plain):
         raise Unwritable("jaxtyping checks the coroutine, and not what it returns")
     if plain is only_built:
-        name, call = "", writer.expression(args[0])
+        name = ""
+        call = writer.expression(args[0])
     else:
         name = writer.named(plain)
         first, *attributes = name.split(".")

@@ -151,7 +151,8 @@ def prove(target: Target, dims: Mapping[str, Any], budget: Budget, met: set[str]
     if outcome.ended is not None:
         return _ended(target, outcome)
     answers = outcome.answers
-    sampled, reason = tuple(dict.fromkeys((*answers.sampled, *dict(outcome.needs.among)))), ""
+    sampled = tuple(dict.fromkeys((*answers.sampled, *dict(outcome.needs.among))))
+    reason = ""
     if answers.open:
         reason = f"only some sizes were tried at which {', '.join(answers.open)}"
     elif outcome.in_pairs:

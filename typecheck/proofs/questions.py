@@ -117,7 +117,8 @@ class _Variant:
 
     def _first(self) -> Space | None:
         """The space of a trace in which all sizes are symbolic, but for keys whose numbers the program reads."""
-        sizes, plain = self.trial.assignment.sizes, set(self.explainer.dims)
+        sizes = self.trial.assignment.sizes
+        plain = set(self.explainer.dims)
         keys = [key for key in sizes if key not in plain]
         # Each round makes at least one more key a number, as what a trace asks after reading a number is valid for that
         # number alone.

@@ -93,7 +93,8 @@ class Search(Explainer):
         Raises:
             Unbuildable: if the arguments cannot be built.
         """
-        base, started = self.attempt(Assignment()), None
+        base = self.attempt(Assignment())
+        started = None
         if not base.ok and not isinstance(base.error, AnnotationError):
             with contextlib.suppress(Exhausted):
                 started = self._started(base)
@@ -105,7 +106,8 @@ class Search(Explainer):
         Raises:
             Unbuildable: if the arguments cannot be built.
         """
-        ended, results = None, self.results
+        ended = None
+        results = self.results
         try:
             self._decide()
         except Exhausted as exhausted:

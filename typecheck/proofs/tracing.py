@@ -144,7 +144,8 @@ def run_trial(
     """
     # An annotation that nothing satisfies is its author's error, but nobody can mend one in an installed package: there
     # it is read as what it was meant to be.
-    lenient, is_symbolic = not target.is_users, space is not None
+    lenient = not target.is_users
+    is_symbolic = space is not None
     builder = target.builder(assignment, dims, known=target.made, lenient=lenient, is_symbolic=is_symbolic)
     passing = GuardPasser(target.own)
     with (

@@ -128,7 +128,8 @@ def _owner(frame: FrameType) -> type | None:
 
 
 def _function_of_code(frame: FrameType) -> FunctionType | None:
-    code, node = frame.f_code, None
+    code = frame.f_code
+    node = None
     if "<locals>" not in code.co_qualname:
         scope: Any = frame.f_globals
         for part in code.co_qualname.split("."):
@@ -347,7 +348,8 @@ class Watch:
         if not has_own_dims(cls) or getattr(cls.__init__, "__code__", None) is not code:
             return
         if is_users(file_of(cls), self.own):
-            named, parameters = names_of_class(cls), code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+            named = names_of_class(cls)
+            parameters = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
             arguments = {name: frame.f_locals.get(name) for name in parameters if name in named}
             sizes = {name: value for name, value in arguments.items() if is_size(value)}
             note_sizes(record, sizes)
