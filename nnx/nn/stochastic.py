@@ -46,7 +46,8 @@ class Dropout(Module):
         self.broadcast_dims = ops.hashable(broadcast_dims)
         self.deterministic = deterministic
         self.rng_collection = rng_collection
-        stream = rngs[rng_collection] if isinstance(rngs, Rngs) else rngs
+        # `is None` is for the type checker: the decorated class `Rngs` is Any to it, and narrows nothing.
+        stream = rngs if rngs is None or not isinstance(rngs, Rngs) else rngs[rng_collection]
         if stream is not None and not isinstance(stream, RngStream):
             raise SeedError(
                 f"rngs must be a Rngs or an RngStream: Dropout got a {type(stream).__name__}",
