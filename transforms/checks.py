@@ -68,9 +68,8 @@ def error_if(x: T, condition: Any, message: str | Exception | type[Exception]) -
     places = [i for i, leaf in enumerate(leaves) if is_array(leaf)]
     if not places:
         raise TypeError(f"weft.error_if ties its check to the arrays of x, and there is none in {type(x).__name__}")
-    text = own
+    text = own if isinstance(own, str) else f"{type(own).__qualname__}: {own}".strip()
     if not isinstance(own, str):
-        text = f"{type(own).__qualname__}: {own}".strip()
         exceptions[text] = own
     checked = _checked([leaves[i] for i in places], condition, message=names.OF_ERROR_IF + text)
     for i, leaf in zip(places, checked, strict=True):
