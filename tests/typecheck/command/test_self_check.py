@@ -83,7 +83,7 @@ NOT_CHECKED = {
         "read_manifest",
     },
     "modules/sharding": {"axis_rules_of", "divided", "rules_of_block", "warn_of_replicated"},
-    "modules": {"batched_alike"},
+    "modules": {"batched_alike", "names_of_axes"},
     "modules/learning": {"Layout.parameter_of", "Metric.all_reduce", "Metric.of_batch", "Metric.of_both"},
     "modules/summary": {"backward_cost", "estimate_program", "forward_cost", "place_of", "record_calls"},
     "examples": {"State", "Windows.__getitem__", "place", "sources", "train_step"},
