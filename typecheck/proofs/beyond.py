@@ -224,11 +224,11 @@ def as_tried(candidate: Needs, needs: Needs, pinned: frozenset[str], denied: Seq
     return dataclasses.replace(candidate, equal=needs.equal, among=(*candidate.among, *tried))
 
 
-# Whether a trial holds at sizes that a deal chooses so that they meet needs.
-Holds = Callable[[Trial, Needs, Deal], bool]
+# A trial at sizes that a deal chooses so that they meet needs.
+WithNeeds = Callable[[Trial, Needs, Deal], Trial]
 
 
-def weakened(holds: Holds, trial: Trial, needs: Needs, deal: Deal, first: Trial) -> Needs:
+def weakened(with_needs: WithNeeds, trial: Trial, needs: Needs, deal: Deal, first: Trial) -> Needs:
     """Weaker needs that suffice: with fewer conditions, smaller divisors, or orders in place of equations."""
     for key, root in needs.merged:
         if root not in trial.assignment.sizes:
@@ -238,18 +238,18 @@ def weakened(holds: Holds, trial: Trial, needs: Needs, deal: Deal, first: Trial)
         weaker += [unjoined.plus(multiples=pair) for pair in ((key, root), (root, key))]
         for candidate in weaker:
             # The first trial is tried, since it has sizes of its own for both keys.
-            if all(holds(first, candidate, each) for each in (deal, *DEALS)):
+            if all(with_needs(first, candidate, each).ok for each in (deal, *DEALS)):
                 needs = candidate
                 break
     for entry in needs.order if len(needs.order) > 1 else ():
         candidate = needs.without(order=entry)
-        if all(holds(first, candidate, each) for each in (deal, *DEALS)):
+        if all(with_needs(first, candidate, each).ok for each in (deal, *DEALS)):
             needs = candidate
     for key, number in needs.multiples:
         others = needs.without(multiples=(key, number))
         numbers = [n for n in range(2, number) if number % n == 0] if isinstance(number, int) else []
         for candidate in (others, *(others.plus(multiples=(key, divisor)) for divisor in numbers)):
-            if holds(trial, candidate, deal):
+            if with_needs(trial, candidate, deal).ok:
                 needs = candidate
                 break
     return needs

@@ -12,11 +12,12 @@ there has decided nothing: its contract is *undecided*, which is no failure.
 from __future__ import annotations
 
 import collections
+import contextlib
 import copy
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from weft.typecheck.arguments.builder import Assignment, Unbuildable
@@ -73,11 +74,23 @@ class Exhausted(Exception):
 
     Attributes:
         of_time: whether time ran out, of which another machine may need less.
+        pending: the failing trial that was being explained then, if any.
     """
 
     def __init__(self, message: str, *, of_time: bool = False):
         super().__init__(message)
         self.of_time = of_time
+        self.pending: Trial | None = None
+
+
+@contextlib.contextmanager
+def pending(trial: Trial) -> Iterator[None]:
+    """While a failing trial is explained: if the budget ends then, the innermost such trial is the one to report."""
+    try:
+        yield
+    except Exhausted as ended:
+        ended.pending = ended.pending or trial
+        raise
 
 
 class Meter:
@@ -129,30 +142,11 @@ def _key(assignment: Assignment) -> tuple[object, ...]:
 _MOST_ENDLESS = 3
 
 
-class Explainer:
-    """Trials of one target within a budget; equal trials are run, and paid for, once.
-
-    Attributes:
-        furthest: of the failing trials that no need explained, the trial that got furthest.
-        unbuilt: why no arguments could be made under some need; None if they always could.
-        past_guard: the first trial that passed a guard without joining sizes, with its needs.
-        ran_through: the first trial that ran to its end and broke only its promise, with no size fixed or joined.
-        pending: the failing trial that the search is explaining now.
-        unmended: the places and messages of classes' failures that neither options nor needs mended.
-        refused: by place, the first trial in which a guard refused the class there, while the base met no guard.
-    """
+class Trials:
+    """The trials of one target within a budget; equal trials are run, and paid for, once."""
 
     def __init__(self, target: Target, dims: Mapping[str, Any], budget: Budget):
         self.target, self.dims = target, dims
-        self.furthest: Trial | None = None
-        self.unbuilt: Unbuildable | None = None
-        self.past_guard: tuple[Trial, Needs] | None = None
-        self.ran_through: Trial | None = None
-        self.pending: Trial | None = None
-        self.refused: dict[str, Trial] = {}
-        self.unmended: set[tuple[object, str]] = set()
-        # None once the search has ended: what comes then (smaller sizes of what failed, lints) is little, and a verdict
-        # that stands must not fall with it.
         self._meter: Meter | None = Meter(budget)
         self._known: dict[Any, Trial] = {}
         self._endless = 0
@@ -162,11 +156,11 @@ class Explainer:
 
         Raises:
             Exhausted: if a new trial is beyond the budget, or if too many trials have ended in endless recursion.
+            Unbuildable: if there are no arguments like that.
         """
         key = _key(assignment)
         if key not in self._known:
-            if self._meter is not None:
-                self._meter.spend()
+            self._spend()
             trial = run_trial(self.target, assignment, self.dims)
             # Under the trial's own assignment, too, which is completed with all that the trial met.
             self._known[key] = self._known[_key(trial.assignment)] = trial
@@ -175,14 +169,13 @@ class Explainer:
                 raise Exhausted(f"{_MOST_ENDLESS} trials with a recursion that has no end")
         return self._known[key]
 
-    def spend(self) -> None:
-        """Counts a trial that `attempt` does not run.
-
-        Raises:
-            Exhausted: if the budget has no more.
-        """
+    def _spend(self) -> None:
         if self._meter is not None:
             self._meter.spend()
+
+    def free(self) -> None:
+        """Further trials cost nothing: smaller sizes of what failed, and lints, must not undo a verdict that stands."""
+        self._meter = None
 
     @property
     def first(self) -> Trial | None:
@@ -194,136 +187,9 @@ class Explainer:
         """The keys of all sizes in all trials so far."""
         return {key for trial in self._known.values() for key in trial.assignment.sizes}
 
-    def is_unmended(self, failing: Trial) -> bool:
-        """Whether a trial fails like an earlier one with another class, which neither options nor needs made hold."""
-        return (failing.place, failing.complaint) in self.unmended
-
     def with_needs(self, trial: Trial, needs: Needs, deal: Deal) -> Trial:
         """Runs the trial with its options and numbers of axes, at sizes of a deal that meet the needs."""
         return self.attempt(assignment_for(trial.assignment.sizes, needs, deal, trial.assignment))
-
-    def _holds(self, trial: Trial, needs: Needs, deal: Deal) -> bool:
-        return self.with_needs(trial, needs, deal).ok
-
-    def with_options_in_rounds(self, base: Trial, but: frozenset[str] = frozenset()) -> Trial:
-        """Changes options of a failing trial, one after another, while a guard or an open annotation ends each trial.
-
-        Example: with `mask` given a guard asks for `heads`, so the second round gives `heads` as well.
-
-        Args:
-            base: a trial that failed.
-            but: places whose options stay as they are.
-        """
-        for _ in range(_MOST_ROUNDS):
-            # A member of a union may be there for other classes that inherit the method, or for other functions that
-            # take the record.
-            unions = [place.removeprefix("self.") for place in base.options.values if place.endswith(" type")]
-            for_others = not base.violations and any(self.target.inherited or "." in place for place in unions)
-            kinds = leaves_kinds_open(base) or unpacks_items(base) or for_others
-            kinds = kinds or needs_numbers(base)  # a program may ask for numbers only with this option
-            if base.ok or not (base.guard or kinds or base.options.classes.keys() - but):
-                break
-            varied = self.with_other_options(base, but)
-            if varied is base:
-                break
-            base = varied
-        return base
-
-    def with_other_options(self, base: Trial, but: frozenset[str] = frozenset()) -> Trial:
-        """The first trial that holds with one option changed, or two; else the trial that gets furthest.
-
-        Example: a guard "give scale or offset" raises while neither is given; the trial with `scale` given is returned.
-
-        Args:
-            base: the failing trial.
-            but: places whose options stay as they are. If there are any, they hold a class that is being tried, and
-                options are then changed one at a time.
-        """
-        others = untried_options(base, but)
-        pairs = [
-            {**first, **second}
-            for n, first in enumerate(others)
-            for second in others[n + 1 :]
-            if first.keys() != second.keys()
-        ]
-        # Where a class is tried, what helps it is one option after another: that any two together do, and neither alone
-        # gets further, was never seen, and looking for them took most of the time of programs over many classes.
-        pairs = [] if but or needs_numbers(base) else pairs[:MOST_PAIRS]
-        best, of_other_kind, alike = base, base, collections.Counter[str]()
-        for number, options in enumerate((*others, *pairs)):
-            if number >= len(others) and best is not base:
-                break  # the next round tries further options together with the one that helped
-            if but and alike.total() >= _MOST_ALIKE:
-                break
-            if any(alike[place] >= MOST_CLASSES for place in options):
-                continue  # so many classes end in this failure that it is not about the class
-            merged = {**base.assignment.options, **options}
-            try:
-                trial = self.attempt(dataclasses.replace(base.assignment, options=merged))
-            except Unbuildable as reason:
-                self.unbuilt = self.unbuilt or reason
-                continue
-            if trial.ok:
-                return trial
-            if base.violations and base.violations[0].reason in OF_KIND and not any(map(is_class, options)):
-                continue  # the result is of the wrong kind, and a kind of argument that only raises does not mend that
-            if isinstance(trial.error, NotImplementedError) and any(map(is_class, options)):
-                continue  # a method that a class does not implement says nothing of the program
-            if trial.progress > best.progress:
-                best = trial
-            if trial.guard and not base.guard and len(options) == 1:
-                self.refused |= {place: trial for place in options if is_class(place) and place not in self.refused}
-            if (but or not trial.guard) and trial.complaint == base.complaint and len(options) == 1:
-                alike.update(place for place in options if but or is_class(place))
-            kinds = all(place.endswith((" tree", " dtype")) for place in options)
-            elsewhere = trial.progress >= base.progress and trial.complaint != base.complaint
-            if kinds and of_other_kind is base and elsewhere and not asks_for_dtype(trial):
-                of_other_kind = trial  # the message is no longer about the kind of its arguments
-        return of_other_kind if best is base else best
-
-    def explain(self, trial: Trial, needs: Needs, deal: Deal) -> Needs | None:
-        """The needs under which a failing trial holds, or None where no needs explain it."""
-        explanation = self.needs_or_stuck(trial, needs, deal)
-        return explanation if isinstance(explanation, Needs) else None
-
-    def needs_or_stuck(self, trial: Trial, needs: Needs, deal: Deal) -> Needs | Trial:
-        """The needs under which a failing trial holds, or the failing trial that no need got further.
-
-        The search is greedy, since all pairs of needs would be too many: it adds each need to those that got the
-        program further. `weakened` then drops needs that turn out to be needless.
-        """
-        outer, self.pending = self.pending, trial
-        explanation = self._explained(trial, needs, deal)
-        self.pending = outer  # if the budget ends the search here, `pending` stays the trial to report
-        return explanation
-
-    def _candidates(self, step: Step) -> Iterator[Needs]:
-        """Yields the needs with one more: those about numbers of axes and items, then those that questions show."""
-        trial, needs, constants = step.trial, step.needs, self.target.constants
-        yield from of_no_size(trial, needs)
-        asked, pinned, denied = self.asked_last(trial)
-        step.asked_last = tuple(asked.items())
-        for candidate in preconditions(asked, trial, needs, constants):
-            step.by_question = as_tried(candidate, needs, pinned, denied)
-            yield step.by_question
-        # A key whose number the program read asks no questions, so that the program is known at the sizes tried alone.
-        read = sorted(pinned - dict(needs.among).keys() - dict(needs.equal).keys()) if step.best is None else []
-        yield from (needs.plus(among=(key, (size,))) for key in read for size in _ROUND)
-
-    def _with_the_rest_as_before(self, trial: Trial, needs: Needs, asked: tuple[Answer, ...]) -> Trial | None:
-        """The trial at sizes that meet the needs and leave every other question its answer; None if there are none.
-
-        Dealing sizes anew may change further answers: an order that held may be broken while another is met.
-        """
-        sizes = trial.assignment.sizes
-        for number, (question, answer) in enumerate(asked):
-            if not question.is_order:
-                continue
-            rest = (*asked[:number], *asked[number + 1 :], (question, answer))
-            allowed = next((solution for solution in otherwise(rest, sizes, {}) if needs.allows(solution)), None)
-            if allowed is not None:
-                return self.attempt(dataclasses.replace(trial.assignment, sizes=allowed))
-        return None
 
     def followed(self, base: Trial, written: Written, numbers: Mapping[str, int]) -> tuple[Space, Trial | Exception]:
         """A trial over symbolic sizes at some numbers of the free dims, or the error for which there is none.
@@ -334,7 +200,7 @@ class Explainer:
         space = self.target.space
         sizes = written.dims(numbers, space)
         assignment = dataclasses.replace(base.assignment, sizes={**base.assignment.sizes, **sizes})
-        self.spend()
+        self._spend()
         try:
             traced: Trial | Exception = run_trial(self.target, assignment, self.dims, space=space)
         except (Unbuildable, AnnotationError, ValueError, TypeError) as error:
@@ -342,91 +208,264 @@ class Explainer:
         space.end()
         return copy.copy(space), traced  # the next trace begins with the space anew
 
-    def asked_last(self, trial: Trial) -> tuple[dict[Question, bool], frozenset[str], list[Question]]:
-        """The questions of a failing trial, the last of them last, the keys whose numbers the program read, and the
-        equations that the program itself asked and that did not hold.
-        """
-        if isinstance(trial.error, RecursionError):
-            return {}, frozenset(), []  # of Python's own limit, too, which no size changes
-        sizes = trial.assignment.sizes
-        written = written_under(Needs(), sizes, set(self.dims))
-        space, traced = self.followed(trial, written, written.numbers)
-        if isinstance(traced, Exception):
-            return {}, frozenset(), []
-        asked = {written.of_keys(question): answer for question, answer in space.last.items()}
-        pinned = frozenset(space.pinned)
-        own = ((question, answer) for question, (answer, _, own) in space.asked.items() if own)
-        denied = [question for question, answer in own if not answer and not question.is_order]
-        return asked, pinned, denied
 
-    def _explained(self, trial: Trial, needs: Needs, deal: Deal) -> Needs | Trial:
-        """`needs_or_stuck`: adds needs one after the other, while each gets the program further."""
-        complaints = {trial.complaint}
-        first = trial
+@dataclass(frozen=True)
+class Clues:
+    """What failing trials have shown that matters where no needs explain a failure.
+
+    Attributes:
+        furthest: of the failing trials that no need explained, the trial that got furthest.
+        unbuilt: why no arguments could be made under some need; None if they always could.
+        past_guard: the first trial that passed a guard without joining sizes, with its needs.
+        ran_through: the first trial that ran to its end and broke only its promise, with no size fixed or joined.
+        refused: by place, the first trial in which a guard refused the class there, while the base met no guard.
+    """
+
+    furthest: Trial | None = None
+    unbuilt: Unbuildable | None = None
+    past_guard: tuple[Trial, Needs] | None = None
+    ran_through: Trial | None = None
+    refused: Mapping[str, Trial] = field(default_factory=dict[str, Trial])
+
+    def then(self, later: Clues) -> Clues:
+        """These clues with later ones."""
+        first, second = self.furthest, later.furthest
+        if first is not None and second is not None:
+            # Of two trials that get equally far, that counts which asks for the numbers in an array.
+            ordered = (second, first) if needs_numbers(second) else (first, second)
+            second = max(ordered, key=lambda trial: trial.progress)
+        return Clues(
+            furthest=second or first,
+            unbuilt=self.unbuilt or later.unbuilt,
+            past_guard=self.past_guard or later.past_guard,
+            ran_through=self.ran_through or later.ran_through,
+            refused={**later.refused, **self.refused},
+        )
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What the search for the needs of a failing trial has found.
+
+    Attributes:
+        needs: the needs under which the trial holds; None where no needs explain it.
+        stuck: the failing trial that no need got further, if there are no such needs.
+        clues: what the trials on the way have shown.
+    """
+
+    needs: Needs | None
+    stuck: Trial
+    clues: Clues
+
+
+def with_options_in_rounds(trials: Trials, base: Trial, but: frozenset[str] = frozenset()) -> tuple[Trial, Clues]:
+    """Changes options of a failing trial, one after another, while a guard or an open annotation ends each trial.
+
+    Example: with `mask` given a guard asks for `heads`, so the second round gives `heads` as well.
+
+    Args:
+        trials: the trials of the target.
+        base: a trial that failed.
+        but: places whose options stay as they are.
+    """
+    clues = Clues()
+    for _ in range(_MOST_ROUNDS):
+        # A member of a union may be there for other classes that inherit the method, or for other functions that take
+        # the record.
+        unions = [place.removeprefix("self.") for place in base.options.values if place.endswith(" type")]
+        for_others = not base.violations and any(trials.target.inherited or "." in place for place in unions)
+        kinds = leaves_kinds_open(base) or unpacks_items(base) or for_others
+        kinds = kinds or needs_numbers(base)  # a program may ask for numbers only with this option
+        if base.ok or not (base.guard or kinds or base.options.classes.keys() - but):
+            break
+        varied, more = with_other_options(trials, base, but)
+        clues = clues.then(more)
+        if varied is base:
+            break
+        base = varied
+    return base, clues
+
+
+def with_other_options(trials: Trials, base: Trial, but: frozenset[str] = frozenset()) -> tuple[Trial, Clues]:
+    """The first trial that holds with one option changed, or two; else the trial that gets furthest.
+
+    Example: a guard "give scale or offset" raises while neither is given; the trial with `scale` given is returned.
+
+    Args:
+        trials: the trials of the target.
+        base: the failing trial.
+        but: places whose options stay as they are. If there are any, they hold a class that is being tried, and
+            options are then changed one at a time.
+    """
+    others = untried_options(base, but)
+    pairs = [
+        {**first, **second}
+        for n, first in enumerate(others)
+        for second in others[n + 1 :]
+        if first.keys() != second.keys()
+    ]
+    # Where a class is tried, what helps it is one option after another: that any two together do, and neither alone
+    # gets further, was never seen, and looking for them took most of the time of programs over many classes.
+    pairs = [] if but or needs_numbers(base) else pairs[:MOST_PAIRS]
+    clues, best, of_other_kind, alike = Clues(), base, base, collections.Counter[str]()
+    for number, options in enumerate((*others, *pairs)):
+        if number >= len(others) and best is not base:
+            break  # the next round tries further options together with the one that helped
+        if but and alike.total() >= _MOST_ALIKE:
+            break
+        if any(alike[place] >= MOST_CLASSES for place in options):
+            continue  # so many classes end in this failure that it is not about the class
+        merged = {**base.assignment.options, **options}
+        try:
+            trial = trials.attempt(dataclasses.replace(base.assignment, options=merged))
+        except Unbuildable as reason:
+            clues = clues.then(Clues(unbuilt=reason))
+            continue
+        if trial.ok:
+            return trial, clues
+        if base.violations and base.violations[0].reason in OF_KIND and not any(map(is_class, options)):
+            continue  # the result is of the wrong kind, and a kind of argument that only raises does not mend that
+        if isinstance(trial.error, NotImplementedError) and any(map(is_class, options)):
+            continue  # a method that a class does not implement says nothing of the program
+        if trial.progress > best.progress:
+            best = trial
+        if trial.guard and not base.guard and len(options) == 1:
+            clues = clues.then(Clues(refused={place: trial for place in options if is_class(place)}))
+        if (but or not trial.guard) and trial.complaint == base.complaint and len(options) == 1:
+            alike.update(place for place in options if but or is_class(place))
+        kinds = all(place.endswith((" tree", " dtype")) for place in options)
+        elsewhere = trial.progress >= base.progress and trial.complaint != base.complaint
+        if kinds and of_other_kind is base and elsewhere and not asks_for_dtype(trial):
+            of_other_kind = trial  # the message is no longer about the kind of its arguments
+    return (of_other_kind if best is base else best), clues
+
+
+def explain(trials: Trials, trial: Trial, needs: Needs, deal: Deal) -> Explanation:
+    """The needs under which a failing trial holds, or the failing trial that no need got further.
+
+    The search is greedy, since all pairs of needs would be too many: it adds each need to those that got the program
+    further. `weakened` then drops needs that turn out to be needless.
+    """
+    with pending(trial):
+        complaints, clues, first = {trial.complaint}, Clues(), trial
         for _ in range(_DEPTH):
             step = Step(trial, needs, complaints)
             # A program that asks for the numbers in an array does so at any size.
-            for candidate in () if needs_numbers(trial) else self._candidates(step):
+            for candidate in () if needs_numbers(trial) else _candidates(trials, step):
                 if is_out_of_hand(assignment_for(trial.assignment.sizes, candidate, deal, trial.assignment)):
                     continue
                 try:
-                    result = self.with_needs(trial, candidate, deal)
+                    result = trials.with_needs(trial, candidate, deal)
                     if not result.ok and candidate is step.by_question and result.place == trial.place:
-                        result = self._with_the_rest_as_before(trial, candidate, step.asked_last) or result
+                        result = _with_the_rest_as_before(trials, trial, candidate, step.asked_last) or result
                 except Unbuildable as reason:
-                    self.unbuilt = self.unbuilt or reason
+                    clues = clues.then(Clues(unbuilt=reason))
                     continue
                 if result.ok:
-                    return weakened(self._holds, trial, candidate, deal, first)
+                    return Explanation(weakened(trials.with_needs, trial, candidate, deal, first), result, clues)
                 if candidate is step.by_question and not candidate.allows(result.assignment.sizes):
                     continue  # another need asks for the opposite, so the trial shows nothing of this one
                 step.see(result, candidate)
-                if result.error is None and not result.joins_dims and candidate.of_many_sizes:
-                    self.ran_through = self.ran_through or result
-                # A trial that ran to its end is past the guard, whatever is wrong with its result.
-                further = result.progress > trial.progress or result.error is None
-                if trial.guard not in ("", result.guard) and not candidate.merged and further:
-                    self.past_guard = self.past_guard or (result, candidate)
+                clues = clues.then(_clues_of(result, candidate, trial))
             if step.chosen is None:
-                others = () if self.furthest is None else (self.furthest,)
-                ordered = (trial, *others) if needs_numbers(trial) else (*others, trial)
-                self.furthest = max(ordered, key=lambda trial: trial.progress)
-                return trial
+                return Explanation(None, trial, clues.then(Clues(furthest=trial)))
             trial, needs = step.chosen
             complaints.add(trial.complaint)
-        return trial
+        return Explanation(None, trial, clues)
 
-    def explain_with_names_per_record(self, base: Trial) -> Needs | None:
-        """The needs under which a trial holds if each record has dims of its own, or None.
 
-        It is tried only if the failure is about a name that several scopes use: two layers may each have a `width`.
-        """
-        spoken_of = base.spoken_of or tuple(base.keys.scopes)
-        if all(len(base.keys.scopes_of(key)) < 2 for key in spoken_of):
-            return None
-        needs = Needs(apart=True)
-        trial = self.attempt(
-            Assignment(ranks=base.assignment.ranks, options=base.assignment.options, names_per_record=True)
-        )
-        if trial.place == base.place and trial.complaint == base.complaint and len(trial.spoken_of) == 1:
-            return None  # a failure about one size alone, such as an odd one, is not about names that records share
-        return needs if trial.ok else self.explain(trial, needs, ascending)
+def _clues_of(result: Trial, candidate: Needs, before: Trial) -> Clues:
+    """What a trial with one more need has shown that fails as well; `before` is the trial without that need."""
+    ran_through = result.error is None and not result.joins_dims and candidate.of_many_sizes
+    # A trial that ran to its end is past the guard, whatever is wrong with its result.
+    further = result.progress > before.progress or result.error is None
+    past_guard = before.guard not in ("", result.guard) and not candidate.merged and further
+    return Clues(
+        ran_through=result if ran_through else None,
+        past_guard=(result, candidate) if past_guard else None,
+    )
 
-    def shrink(self, trial: Trial, needs: Needs) -> Trial:
-        """The trial at the smallest sizes at which the same failure remains."""
-        # A multiple of another key can only shrink after that key, so what has not shrunk is tried once more.
-        for _ in range(2):
-            for key in [key for key, size in trial.assignment.sizes.items() if size > _SMALL and key not in self.dims]:
-                for size in range(1, _SMALL + 1):
-                    sizes = {**trial.assignment.sizes, key: size}
-                    if not needs.allows(sizes):
-                        continue
-                    try:
-                        smaller = self.attempt(dataclasses.replace(trial.assignment, sizes=sizes))
-                    except Unbuildable:
-                        continue
-                    # At small sizes a guard may refuse, often on the same line: that is another failure than this one.
-                    if not smaller.ok and smaller.place == trial.place and smaller.guard == trial.guard:
-                        trial = smaller
-                        break
-        return trial
+
+def _candidates(trials: Trials, step: Step) -> Iterator[Needs]:
+    """Yields the needs with one more: those about numbers of axes and items, then those that questions show."""
+    trial, needs, constants = step.trial, step.needs, trials.target.constants
+    yield from of_no_size(trial, needs)
+    asked, pinned, denied = _asked_last(trials, trial)
+    step.asked_last = tuple(asked.items())
+    for candidate in preconditions(asked, trial, needs, constants):
+        step.by_question = as_tried(candidate, needs, pinned, denied)
+        yield step.by_question
+    # A key whose number the program read asks no questions, so that the program is known at the sizes tried alone.
+    read = sorted(pinned - dict(needs.among).keys() - dict(needs.equal).keys()) if step.best is None else []
+    yield from (needs.plus(among=(key, (size,))) for key in read for size in _ROUND)
+
+
+def _with_the_rest_as_before(trials: Trials, trial: Trial, needs: Needs, asked: tuple[Answer, ...]) -> Trial | None:
+    """The trial at sizes that meet the needs and leave every other question its answer; None if there are none.
+
+    Dealing sizes anew may change further answers: an order that held may be broken while another is met.
+    """
+    sizes = trial.assignment.sizes
+    for number, (question, answer) in enumerate(asked):
+        if not question.is_order:
+            continue
+        rest = (*asked[:number], *asked[number + 1 :], (question, answer))
+        allowed = next((solution for solution in otherwise(rest, sizes, {}) if needs.allows(solution)), None)
+        if allowed is not None:
+            return trials.attempt(dataclasses.replace(trial.assignment, sizes=allowed))
+    return None
+
+
+def _asked_last(trials: Trials, trial: Trial) -> tuple[dict[Question, bool], frozenset[str], list[Question]]:
+    """The questions of a failing trial, the last of them last, the keys whose numbers the program read, and the
+    equations that the program itself asked and that did not hold.
+    """
+    if isinstance(trial.error, RecursionError):
+        return {}, frozenset(), []  # of Python's own limit, too, which no size changes
+    written = written_under(Needs(), trial.assignment.sizes, set(trials.dims))
+    space, traced = trials.followed(trial, written, written.numbers)
+    if isinstance(traced, Exception):
+        return {}, frozenset(), []
+    asked = {written.of_keys(question): answer for question, answer in space.last.items()}
+    pinned = frozenset(space.pinned)
+    own = ((question, answer) for question, (answer, _, own) in space.asked.items() if own)
+    denied = [question for question, answer in own if not answer and not question.is_order]
+    return asked, pinned, denied
+
+
+def explain_with_names_per_record(trials: Trials, base: Trial) -> Explanation:
+    """The needs under which a trial holds if each record has dims of its own.
+
+    It is tried only if the failure is about a name that several scopes use: two layers may each have a `width`.
+    """
+    nothing = Explanation(None, base, Clues())
+    spoken_of = base.spoken_of or tuple(base.keys.scopes)
+    if all(len(base.keys.scopes_of(key)) < 2 for key in spoken_of):
+        return nothing
+    needs = Needs(apart=True)
+    trial = trials.attempt(
+        Assignment(ranks=base.assignment.ranks, options=base.assignment.options, names_per_record=True)
+    )
+    if trial.place == base.place and trial.complaint == base.complaint and len(trial.spoken_of) == 1:
+        return nothing  # a failure about one size alone, such as an odd one, is not about names that records share
+    return Explanation(needs, trial, Clues()) if trial.ok else explain(trials, trial, needs, ascending)
+
+
+def shrink(trials: Trials, trial: Trial, needs: Needs) -> Trial:
+    """The trial at the smallest sizes at which the same failure remains."""
+    # A multiple of another key can only shrink after that key, so what has not shrunk is tried once more.
+    for _ in range(2):
+        for key in [key for key, size in trial.assignment.sizes.items() if size > _SMALL and key not in trials.dims]:
+            for size in range(1, _SMALL + 1):
+                sizes = {**trial.assignment.sizes, key: size}
+                if not needs.allows(sizes):
+                    continue
+                try:
+                    smaller = trials.attempt(dataclasses.replace(trial.assignment, sizes=sizes))
+                except Unbuildable:
+                    continue
+                # At small sizes a guard may refuse, often on the same line: that is another failure than this one.
+                if not smaller.ok and smaller.place == trial.place and smaller.guard == trial.guard:
+                    trial = smaller
+                    break
+    return trial

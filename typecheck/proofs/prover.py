@@ -24,13 +24,13 @@ from weft.typecheck.arguments.generalise import generalise
 from weft.typecheck.arguments.parameters import IN_A_TEXT
 from weft.typecheck.errors import AnnotationError, InternalError
 from weft.typecheck.proofs.beyond import NOT_ABSTRACT, beyond_annotations
-from weft.typecheck.proofs.explaining import USUAL, Budget
+from weft.typecheck.proofs.explaining import USUAL, Budget, Clues, Trials, shrink
 from weft.typecheck.proofs.frames import Endless, is_of_jax, listening
 from weft.typecheck.proofs.lints import drifts, lint
 from weft.typecheck.proofs.needs import DEALS, Needs
 from weft.typecheck.proofs.programs import program_of
 from weft.typecheck.proofs.report import Cause, Contract, Finding, Report, Verdict, finding_of, in_names, shown
-from weft.typecheck.proofs.search import Outcome, Search
+from weft.typecheck.proofs.search import Outcome, search
 from weft.typecheck.proofs.targets import names_taken, targets_of
 from weft.typecheck.proofs.tracing import Target, one_at_a_time
 from weft.typecheck.proofs.trial import Trial, argument_of
@@ -128,9 +128,9 @@ def prove(target: Target, dims: Mapping[str, Any], budget: Budget, met: set[str]
     Raises:
         AnnotationError: if an annotation cannot be read or evaluated.
     """
-    search = Search(target, dims, budget)
+    trials = Trials(target, dims, budget)
     try:
-        outcome = search.run()
+        outcome = search(trials)
     except Unbuildable as reason:
         # No argument helps where there is no body to trace: an abstract method, or a stub.
         said = str(reason) if isinstance(reason, Unwritten) else f"{reason}; pass it in `args`"
@@ -138,7 +138,7 @@ def prove(target: Target, dims: Mapping[str, Any], budget: Budget, met: set[str]
     except InternalError as error:
         return _undecided(target, Cause.FAULT, error.what)
     if met is not None:
-        met |= search.keys
+        met |= trials.keys
     if outcome.failed and isinstance(outcome.failed[0].error, AnnotationError):
         # An annotation that cannot be read is no finding about the program: it is an error of whoever wrote it.
         raise outcome.failed[0].error
@@ -147,7 +147,7 @@ def prove(target: Target, dims: Mapping[str, Any], budget: Budget, met: set[str]
     if replacement is not None:
         return prove(replacement, dims, budget, met)
     if outcome.failed:
-        return _failed(target, search, outcome)
+        return _failed(trials, outcome)
     if outcome.ended is not None:
         return _ended(target, outcome)
     answers = outcome.answers
@@ -167,7 +167,7 @@ def prove(target: Target, dims: Mapping[str, Any], budget: Budget, met: set[str]
         sampled=sampled,
         tried=_tried(outcome),
         assumptions=assumptions,
-        warnings=tuple(_warnings(target, search, outcome)),
+        warnings=tuple(_warnings(trials, outcome)),
         reason=reason,
     )
 
@@ -233,19 +233,20 @@ def target_instead(target: Target, wrong: Sequence[Trial]) -> Target | None:
     return None
 
 
-def _failed(target: Target, search: Search, outcome: Outcome) -> Contract:
+def _failed(trials: Trials, outcome: Outcome) -> Contract:
     """The contract of a search that found failures: it fails, or they show nothing about it, or are in doubt."""
+    target = trials.target
     # Python's limit on recursion depends on how deep the caller already is, so such a failure is no finding.
     deep = next((trial.error for trial in outcome.failed if isinstance(trial.error, RecursionError)), None)
     if deep is not None:
         return _undecided(target, Cause.RECURSION, str(deep) if isinstance(deep, Endless) else Cause.RECURSION.value)
     none_passed = not outcome.passed
-    reason = reason_beyond(search, outcome.failed[0], none_passed=none_passed)
+    reason = reason_beyond(trials, outcome.clues, outcome.failed[0], none_passed=none_passed)
     if reason is not None:
         return _contract(target, Verdict.SKIPPED, reason=reason)
     # Doubts are only about how a failure can be shown, so they are looked into at the sizes that a reader will see.
-    smallest = [search.shrink(failure, outcome.needs) for failure in outcome.failed]
-    told = [shown(target, in_names(search, failure), search.dims) for failure in smallest]
+    smallest = [shrink(trials, failure, outcome.needs) for failure in outcome.failed]
+    told = [shown(target, in_names(trials, failure), trials.dims) for failure in smallest]
     if all(each.doubt for each in told):
         return _undecided(target, Cause.DOUBT, f"{told[0].finding}: {told[0].doubt}", _tried(outcome))
     findings = [each.finding for each in told if not each.doubt]
@@ -275,9 +276,9 @@ def _undecided(target: Target, cause: Cause, reason: str, tried: tuple[Mapping[s
     return _contract(target, Verdict.UNDECIDED, tried=tried, reason=reason, cause=cause)
 
 
-def reason_beyond(search: Search, failed: Trial, *, none_passed: bool) -> str | None:
+def reason_beyond(trials: Trials, clues: Clues, failed: Trial, *, none_passed: bool) -> str | None:
     """Why a failure shows nothing about the contract, since it depends on what annotations leave open; else None."""
-    first, target = search.first, search.target
+    first, target = trials.first, trials.target
     wrong = next(iter(failed.violations), None)
     if wrong is not None and wrong.place[:2] == (target.file, target.line) and wrong.where.startswith("argument"):
         # A trial made an argument that does not fit its own annotation: that is weft's failure, and not the program's.
@@ -288,19 +289,19 @@ def reason_beyond(search: Search, failed: Trial, *, none_passed: bool) -> str | 
     if none_passed and first is not None and first.unsaid.results:
         return beyond_annotations(first)  # with other options the program fails before it calls that callable
     reason = beyond_annotations(failed) or (
-        beyond_annotations(search.furthest) if search.furthest is not None and none_passed else None
+        beyond_annotations(clues.furthest) if clues.furthest is not None and none_passed else None
     )
-    if reason is not None and failed.guard and reason.startswith("guard") and search.unbuilt is not None:
-        return f"{search.unbuilt}; pass it in `args`"  # no arguments that pass the guard could be made
-    return reason or (_of_refused_classes(search, failed) if none_passed else None)
+    if reason is not None and failed.guard and reason.startswith("guard") and clues.unbuilt is not None:
+        return f"{clues.unbuilt}; pass it in `args`"  # no arguments that pass the guard could be made
+    return reason or (_of_refused_classes(clues, failed) if none_passed else None)
 
 
-def _of_refused_classes(search: Search, failed: Trial) -> str | None:
+def _of_refused_classes(clues: Clues, failed: Trial) -> str | None:
     """The reason not to judge a failure for one concrete class, if a guard refused another class; else None.
 
     With arguments that pass the guard the program may hold for that other class, and one class that holds suffices.
     """
-    for place, refused in search.refused.items() if not failed.violations else ():
+    for place, refused in clues.refused.items() if not failed.violations else ():
         names, option = refused.options.classes.get(place, ()), failed.assignment.options.get(place, 0)
         if names and option != (refused_option := refused.assignment.options[place]):
             cls, error = names[option], first_line(failed.error)
@@ -309,43 +310,43 @@ def _of_refused_classes(search: Search, failed: Trial) -> str | None:
     return None
 
 
-def _warnings(target: Target, search: Search, outcome: Outcome) -> list[Finding]:
+def _warnings(trials: Trials, outcome: Outcome) -> list[Finding]:
     """The warnings about a program that holds: the lints' for each variant, failing classes, and drifting dtypes."""
-    variants: dict[tuple[tuple[str, int], ...], Trial] = {}
+    target, variants = trials.target, dict[tuple[tuple[str, int], ...], Trial]()
     for trial in outcome.passed:
         variants.setdefault(tuple(trial.assignment.options.items()), trial)
     findings: dict[tuple[str, str, int], Finding] = {}
     for trial in variants.values():
-        for warning in lint(_traces(search, trial, outcome.needs), target.own, target.products):
+        for warning in lint(_traces(trials, trial, outcome.needs), target.own, target.products):
             file, line = (warning.file, warning.line) if warning.line else (target.file, target.line)
             findings.setdefault((warning.rule, file, line), Finding(warning.rule, warning.message, file, line))
-    findings |= {("one-class", finding.message, 0): finding for finding in _of_one_class(target, search, outcome)}
+    findings |= {("one-class", finding.message, 0): finding for finding in _of_one_class(trials, outcome)}
     unsatisfied = sorted({annotation for trial in outcome.passed for annotation in trial.unsaid.unsatisfied})
-    drifted = drifts(target, outcome.passed[0], search.dims)
+    drifted = drifts(target, outcome.passed[0], trials.dims)
     for rule, messages in (("annotation", unsatisfied), ("dtype-drift", drifted)):
         findings |= {(rule, message, 0): Finding(rule, message, target.file, target.line) for message in messages}
     return list(findings.values())
 
 
-def _of_one_class(target: Target, search: Search, outcome: Outcome) -> Iterator[Finding]:
+def _of_one_class(trials: Trials, outcome: Outcome) -> Iterator[Finding]:
     """Findings about a program that fails for one of the classes that an annotation allows, and holds for others.
 
     Only violations and errors of JAX count. Any other error may be one of a class that lacks what another class has.
     """
     for trial in outcome.doubtful:
         if trial.violations or is_of_jax(trial.error):
-            smallest = search.shrink(trial, outcome.needs)
-            program = program_of(target, smallest, search.dims)
+            smallest = shrink(trials, trial, outcome.needs)
+            program = program_of(trials.target, smallest, trials.dims)
             # The class may be at fault as well as the program, so this is a warning, and only with a program.
             if program.text:
-                yield dataclasses.replace(finding_of(target, smallest), rule="one-class", program=program.text)
+                yield dataclasses.replace(finding_of(trials.target, smallest), rule="one-class", program=program.text)
 
 
-def _traces(search: Search, variant: Trial, needs: Needs) -> Iterator[tuple[Any, Mapping[str, Any]]]:
+def _traces(trials: Trials, variant: Trial, needs: Needs) -> Iterator[tuple[Any, Mapping[str, Any]]]:
     """Traces of a variant of the program: first the trial's own, then traces at other sizes, made when asked for."""
     yield variant.jaxpr, variant.assignment.sizes
     for deal in DEALS:
         with contextlib.suppress(Unbuildable):
-            trial = search.with_needs(variant, needs, deal)
+            trial = trials.with_needs(variant, needs, deal)
             if trial.ok:
                 yield trial.jaxpr, trial.assignment.sizes

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from weft.typecheck.arguments.builder import Unbuildable
-from weft.typecheck.proofs.explaining import Explainer
+from weft.typecheck.proofs.explaining import Trials
 from weft.typecheck.proofs.frames import is_of_jax, is_users
 from weft.typecheck.proofs.needs import Written, written_under
 from weft.typecheck.proofs.preconditions import at_least
@@ -65,7 +65,7 @@ class QuestionResults:
         return self.traces >= _MOST_TRACES or self.operations >= _MOST_OPERATIONS
 
 
-def answer(explainer: Explainer, results: Results, answers: QuestionResults) -> None:
+def answer(trials: Trials, results: Results, answers: QuestionResults) -> None:
     """Tries the questions of each variant of a program both ways; adds failures and needs to `results`."""
     variants: dict[Any, Trial] = {}
     for trial in reversed(results.passed):
@@ -85,7 +85,7 @@ def answer(explainer: Explainer, results: Results, answers: QuestionResults) -> 
                     key, f"its questions were tried in {answers.traces} traces, and more are left"
                 )
         elif not results.failed and trial.ok:
-            _Variant(explainer, results, trial, answers, answers.seen).answer()
+            _Variant(trials, results, trial, answers, answers.seen).answer()
     first = results.passed[0].assignment.sizes
     answers.free = {key: None for key in answers.free if key in first and key not in answers.sampled}
 
@@ -94,7 +94,7 @@ def answer(explainer: Explainer, results: Results, answers: QuestionResults) -> 
 class _Variant:
     """Tries the questions of one variant of a program, which has options, classes and numbers of axes of its own."""
 
-    explainer: Explainer
+    trials: Trials
     results: Results
     trial: Trial
     answers: QuestionResults
@@ -118,7 +118,7 @@ class _Variant:
     def _first(self) -> Space | None:
         """The space of a trace in which all sizes are symbolic, but for keys whose numbers the program reads."""
         sizes = self.trial.assignment.sizes
-        plain = set(self.explainer.dims)
+        plain = set(self.trials.dims)
         keys = [key for key in sizes if key not in plain]
         # Each round makes at least one more key a number, as what a trace asks after reading a number is valid for that
         # number alone.
@@ -150,7 +150,7 @@ class _Variant:
 
     def _sample(self, keys: list[str]) -> None:
         """Tries other sizes of keys whose number the program reads, since such keys ask no questions."""
-        compared = (number + offset for number in sorted(self.explainer.target.compared) for offset in (0, -1, 1))
+        compared = (number + offset for number in sorted(self.trials.target.compared) for offset in (0, -1, 1))
         usual = [(key, number) for key in keys for number in _USUAL]
         neighbours = [(key, number) for number in compared for key in keys]
         for key, number in dict.fromkeys((*usual, *neighbours[:_MOST_COMPARED])):
@@ -165,7 +165,7 @@ class _Variant:
     ) -> bool:
         """Whether the trial at some sizes holds; if it fails, adds the failure, or the condition that refuses them."""
         with contextlib.suppress(Unbuildable):
-            plain = self.explainer.attempt(changed(self.trial, sizes=sizes))
+            plain = self.trials.attempt(changed(self.trial, sizes=sizes))
             if plain.ok:
                 self.results.passed.append(plain)
                 return True
@@ -179,7 +179,7 @@ class _Variant:
     def _traced(self, numbers: Mapping[str, int]) -> tuple[Space, Trial | None, str]:
         """Traces over symbolic sizes: the space, the trial (None without one), and its failure in one line."""
         self.answers.traces += 1
-        space, traced = self.explainer.followed(self.trial, self.written, numbers)
+        space, traced = self.trials.followed(self.trial, self.written, numbers)
         if isinstance(traced, Exception):
             return space, None, str(traced).splitlines()[0]
         self.answers.operations += traced.operations
@@ -275,7 +275,7 @@ class _Variant:
         few = is_few and _is_least(*written[0])
         if is_few and not few and key is not None and key in plain.assignment.sizes:
             # A failure at size 1 that is none at size 2 is one of size 1 alone, as with a squeezed axis.
-            few = not self.explainer.attempt(changed(plain, sizes={key: 2})).ok
+            few = not self.trials.attempt(changed(plain, sizes={key: 2})).ok
         is_behind = not own and len(written) > 1
         divides = written[0][1] and written[0][0].remainder is not None and is_of_jax(plain.error)
         refused = plain.guard or key or written[0][0].is_order or is_behind or divides

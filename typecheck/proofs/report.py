@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from weft.typecheck.arguments.builder import Unbuildable
 from weft.typecheck.messages.sources import only_return
-from weft.typecheck.proofs.explaining import Exhausted, Explainer
+from weft.typecheck.proofs.explaining import Exhausted, Trials
 from weft.typecheck.proofs.needs import Needs, spelled, written_under
 from weft.typecheck.proofs.programs import program_of
 from weft.typecheck.proofs.tracing import Target, run_trial
@@ -322,7 +322,7 @@ def _edit_of(violation: Violation) -> Edit | None:
     return Edit(violation.file, line, f"return {text}", f"return {mended}")
 
 
-def in_names(explainer: Explainer, trial: Trial) -> Trial:
+def in_names(trials: Trials, trial: Trial) -> Trial:
     """The failing trial with its error in the names of dims, if a trace over symbolic sizes raises the same error.
 
     No text is edited. The trial is traced once more over symbolic sizes with the same numbers. JAX then writes the
@@ -330,9 +330,9 @@ def in_names(explainer: Explainer, trial: Trial) -> Trial:
     """
     if trial.violations or trial.error is None or isinstance(trial.error, RecursionError):
         return trial
-    written = written_under(Needs(), trial.assignment.sizes, set(explainer.dims))
+    written = written_under(Needs(), trial.assignment.sizes, set(trials.dims))
     try:
-        _, traced = explainer.followed(trial, written, written.numbers)
+        _, traced = trials.followed(trial, written, written.numbers)
     except Exhausted:
         return trial
     # Over symbolic sizes another line of a library may raise, and say less: `zip() argument 2 is shorter` for an einsum

@@ -11,14 +11,21 @@ import contextlib
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from weft.typecheck.arguments.builder import Assignment, Unbuildable
 from weft.typecheck.errors import AnnotationError
-from weft.typecheck.proofs.explaining import Budget, Exhausted, Explainer
+from weft.typecheck.proofs.explaining import (
+    Clues,
+    Exhausted,
+    Trials,
+    explain,
+    explain_with_names_per_record,
+    pending,
+    with_options_in_rounds,
+    with_other_options,
+)
 from weft.typecheck.proofs.needs import DEALS, Deal, Needs, array_of, ascending, axes, written_under
 from weft.typecheck.proofs.questions import QuestionResults, answer
-from weft.typecheck.proofs.tracing import Target
 from weft.typecheck.proofs.trial import Trial, argument_of, at_guard, is_class, leaves_kinds_open, phrases
 from weft.typecheck.proofs.variations import (
     Results,
@@ -46,9 +53,9 @@ class Outcome:
         notes: further conditions of the program, in words ("mask is given").
         doubtful: the trials that fail for one concrete class of an abstract class, and by no guard of that class.
         ended: the reason if the search ended before it had decided.
-        pending: the failure that the search was explaining when it ended.
         answers: the outcome of the questions that the program asks of its sizes.
         in_pairs: whether options were tried alone and in pairs, and not in all combinations.
+        clues: what trials have shown that no needs explain.
     """
 
     passed: tuple[Trial, ...]
@@ -56,10 +63,15 @@ class Outcome:
     needs: Needs
     notes: tuple[str, ...] = ()
     ended: Exhausted | None = None
-    pending: Trial | None = None
     doubtful: tuple[Trial, ...] = ()
     answers: QuestionResults = field(default_factory=QuestionResults)
     in_pairs: bool = False
+    clues: Clues = field(default_factory=Clues)
+
+    @property
+    def pending(self) -> Trial | None:
+        """The failing trial that was being explained when the search ended before it had decided."""
+        return None if self.ended is None else self.ended.pending
 
 
 # How often options are varied anew, as the program has asked for further ones.
@@ -75,230 +87,230 @@ def _is_about_texts(trial: Trial) -> bool:
     return bool(trial.unsaid.texts) and made_up and (looked_up or named) and not trial.violations
 
 
-class Search(Explainer):
-    """The search for one target.
+def begin(trials: Trials) -> tuple[Trial, Needs, Clues]:
+    """The first trial that holds, with its needs; a failing trial, if none is found within the budget.
 
-    Attributes:
-        results: the trials, needs and notes so far.
+    Raises:
+        Unbuildable: if the arguments cannot be built.
     """
+    base, results, started = trials.attempt(Assignment()), Results(), None
+    if not base.ok and not isinstance(base.error, AnnotationError):
+        with contextlib.suppress(Exhausted):
+            started = _started(trials, results, base)
+    if started is None:
+        return base, Needs(), results.clues
+    return trials.with_needs(*started, ascending), started[1], results.clues
 
-    def __init__(self, target: Target, dims: Mapping[str, Any], budget: Budget):
-        super().__init__(target, dims, budget)
-        self.results = Results()
-        self.answers = QuestionResults()
 
-    def begin(self) -> tuple[Trial, Needs]:
-        """The first trial that holds, with its needs; a failing trial, if none is found within the budget.
+def search(trials: Trials) -> Outcome:
+    """Searches for needs, options and sizes under which a target holds, and for a failure that nothing explains.
 
-        Raises:
-            Unbuildable: if the arguments cannot be built.
-        """
-        base = self.attempt(Assignment())
-        started = None
-        if not base.ok and not isinstance(base.error, AnnotationError):
-            with contextlib.suppress(Exhausted):
-                started = self._started(base)
-        return (base, Needs()) if started is None else (self.with_needs(*started, ascending), started[1])
+    Raises:
+        Unbuildable: if the arguments cannot be built.
+    """
+    ended, results, answers = None, Results(), QuestionResults()
+    try:
+        _decide(trials, results, answers)
+    except Exhausted as exhausted:
+        ended = exhausted
+    trials.free()
+    return Outcome(
+        passed=tuple(trial for trial in results.passed if trial.ok),
+        failed=tuple(results.failed),
+        needs=results.needs,
+        notes=tuple(dict.fromkeys(results.notes)),
+        ended=ended,
+        doubtful=tuple(results.doubtful),
+        answers=answers,
+        in_pairs=results.in_pairs,
+        clues=results.clues,
+    )
 
-    def run(self) -> Outcome:
-        """Runs the whole search; a `Search` is for one run.
 
-        Raises:
-            Unbuildable: if the arguments cannot be built.
-        """
-        ended = None
-        results = self.results
-        try:
-            self._decide()
-        except Exhausted as exhausted:
-            ended = exhausted
-        # Shrinking a failure, and the lints, make a few more trials. A verdict that stands must not end for want of
-        # budget.
-        self._meter = None
-        return Outcome(
-            passed=tuple(trial for trial in results.passed if trial.ok),
-            failed=tuple(results.failed),
-            needs=results.needs,
-            notes=tuple(dict.fromkeys(results.notes)),
-            ended=ended,
-            pending=self.pending,
-            doubtful=tuple(results.doubtful),
-            answers=self.answers,
-            in_pairs=results.in_pairs,
-        )
-
-    def _decide(self) -> None:
-        """Looks for needs under which every deal of sizes holds, then varies options, classes and numbers of axes."""
-        base = self.attempt(Assignment())
-        if isinstance(base.error, AnnotationError) or (not base.ok and _is_about_texts(base)):
-            self.results.failed.append(base)
-            return
-        started = (base, Needs()) if base.ok else self._started(base)
-        # Needs were found at a single deal, at which an order or a divisor may hold by chance; so every deal is tried.
-        if started is None or not self._dealt(*started, DEALS[: 1 if base.ok else None]):
-            return
-        results = self.results
-        self._listen(results.passed[0])
-        for _ in range(_MOST_ROUNDS):
-            known = self._asked()
-            for vary in (vary_classes, vary_options, vary_ranks, vary_together):
-                if not results.failed:
-                    vary(self, results)
-            results.passed = list({id(trial): trial for trial in results.passed}.values())
-            # Needs of axes that no passed trial has would be told of sizes that a reader does not see.
-            if results.passed:
-                results.needs = results.needs.about({key for trial in results.passed for key in trial.assignment.sizes})
+def _decide(trials: Trials, results: Results, answers: QuestionResults) -> None:
+    """Looks for needs under which every deal of sizes holds, then varies options, classes and numbers of axes."""
+    base = trials.attempt(Assignment())
+    if isinstance(base.error, AnnotationError) or (not base.ok and _is_about_texts(base)):
+        results.failed.append(base)
+        return
+    started = (base, Needs()) if base.ok else _started(trials, results, base)
+    # Needs were found at a single deal, at which an order or a divisor may hold by chance; so every deal is tried.
+    if started is None or not _dealt(trials, results, *started, DEALS[: 1 if base.ok else None]):
+        return
+    _listen(trials, results)
+    for _ in range(_MOST_ROUNDS):
+        known = _asked(trials)
+        for vary in (vary_classes, vary_options, vary_ranks, vary_together):
             if not results.failed:
-                answer(self, results, self.answers)
-            # With another option, or at other sizes, a program may have asked a value for something new.
-            if results.failed or self._asked() == known:
-                break
-        else:
-            for values in self.target.asked.values():
-                values.is_open = True
-        if self.answers.sampled and not results.failed:
-            self._dealt(results.passed[0], results.needs, DEALS[1:])
+                vary(trials, results)
+        results.passed = list({id(trial): trial for trial in results.passed}.values())
+        # Needs of axes that no passed trial has would be told of sizes that a reader does not see.
+        if results.passed:
+            results.needs = results.needs.about({key for trial in results.passed for key in trial.assignment.sizes})
+        if not results.failed:
+            answer(trials, results, answers)
+        # With another option, or at other sizes, a program may have asked a value for something new.
+        if results.failed or _asked(trials) == known:
+            break
+    else:
+        for values in trials.target.asked.values():
+            values.is_open = True
+    if answers.sampled and not results.failed:
+        _dealt(trials, results, results.passed[0], results.needs, DEALS[1:])
 
-    def _listen(self, base: Trial) -> None:
-        """Traces a trial over symbolic sizes, if it has numbers that are no sizes: only there these note questions."""
-        if any(not isinstance(values.tried[-1], str) for values in base.options.given.values()):
-            written = written_under(self.results.needs, base.assignment.sizes, set(self.dims))
-            self.followed(base, written, written.numbers)
 
-    def _asked(self) -> int:
-        """How many values there are to try, of all parameters."""
-        return sum(len(values.extend()) for values in self.target.asked.values())
+def _listen(trials: Trials, results: Results) -> None:
+    """Traces a trial over symbolic sizes, if it has numbers that are no sizes: only there these note questions."""
+    base = results.passed[0]
+    if any(not isinstance(values.tried[-1], str) for values in base.options.given.values()):
+        written = written_under(results.needs, base.assignment.sizes, set(trials.dims))
+        trials.followed(base, written, written.numbers)
 
-    def _started(self, base: Trial) -> tuple[Trial, Needs] | None:
-        """The options and needs under which a failing trial holds; None, with the failure noted, if there are none.
 
-        The ways that assume least are tried first. Other options come with their needs, and then needs with the usual
-        options. Other kinds of values follow, for the trial that got furthest. Needs behind a guard that a trial has
-        passed are next. Records that do not share dims are the last way.
-        """
-        self.pending = first = base
-        varied = self.with_options_in_rounds(base)
-        needs = Needs() if varied.ok else self.explain(varied, Needs(), ascending)
+def _asked(trials: Trials) -> int:
+    """How many values there are to try, of all parameters."""
+    return sum(len(values.extend()) for values in trials.target.asked.values())
+
+
+def _started(trials: Trials, results: Results, base: Trial) -> tuple[Trial, Needs] | None:
+    """The options and needs under which a failing trial holds; None, with the failure noted, if there are none.
+
+    The ways that assume least are tried first. Other options come with their needs, and then needs with the usual
+    options. Other kinds of values follow, for the trial that got furthest. Needs behind a guard that a trial has
+    passed are next. Records that do not share dims are the last way.
+    """
+    with pending(base):
+        first = base
+        varied, clues = with_options_in_rounds(trials, base)
+        results.heed(clues)
+        needs = Needs() if varied.ok else results.needs_of(explain(trials, varied, Needs(), ascending))
         if needs is not None:
             usual = None
             if varied is not base and needs != Needs():  # the usual options may hold under these needs, too
                 with contextlib.suppress(Unbuildable):
-                    usual = self.with_needs(base, needs, ascending)
+                    usual = trials.with_needs(base, needs, ascending)
             base = usual if usual is not None and usual.ok else varied
-            self.results.notes += self._chosen(base, needs)
+            _choose(trials, results, base, needs)
         elif varied is not base:
-            needs = self.explain(base, Needs(), ascending)
-        if needs is None and self.furthest is not None and leaves_kinds_open(self.furthest):
-            further = self.with_other_options(self.furthest)
+            needs = results.needs_of(explain(trials, base, Needs(), ascending))
+        furthest = results.clues.furthest
+        if needs is None and furthest is not None and leaves_kinds_open(furthest):
+            further, clues = with_other_options(trials, furthest)
+            results.heed(clues)
             if further.ok:
                 needs = Needs()
-            elif further.progress > self.furthest.progress:
+            elif further.progress > furthest.progress:
                 # Arrays that have to hold integers may need other shapes as well.
-                needs = self.explain(further, Needs(), ascending)
+                needs = results.needs_of(explain(trials, further, Needs(), ascending))
             if needs is not None:
                 base = further
-                self.results.notes += self._chosen(base, needs)
-        if needs is None and self.past_guard is not None:
+                _choose(trials, results, base, needs)
+        if needs is None and results.clues.past_guard is not None:
             # Joined sizes pass many a guard, and a later failure may come from the joining: this trial joins none.
-            base, needs = self.past_guard[0], self.explain(*self.past_guard, ascending)
+            base, known = results.clues.past_guard
+            needs = results.needs_of(explain(trials, base, known, ascending))
             if needs is None and base.error is None:
-                self.furthest = base
+                results.clues = dataclasses.replace(results.clues, furthest=base)
         if needs is None:
-            needs = self.explain_with_names_per_record(base)
-        if needs is None:
-            # Where other options only move the error elsewhere, the failure is told for the usual options.
-            nearest = varied if base is first and varied.progress > first.progress else base
-            blamed = self._blamed(nearest)
-            self.results.failed.append(blamed)
-            self.results.needs = Needs(merged=tuple(blamed.assignment.merged.items()))
-            return None
-        self.pending = None
+            needs = results.needs_of(explain_with_names_per_record(trials, base))
+    if needs is not None:
         return base, needs
+    # Where other options only move the error elsewhere, the failure is told for the usual options.
+    nearest = varied if base is first and varied.progress > first.progress else base
+    blamed = _blamed(results.clues, nearest)
+    results.failed.append(blamed)
+    results.needs = Needs(merged=tuple(blamed.assignment.merged.items()))
+    return None
 
-    def _blamed(self, nearest: Trial) -> Trial:
-        """The failing trial to report, of those that no needs explain.
 
-        If needs got a trial further before it failed, that trial is reported: its error is one that no need mends.
-        """
-        further = self.furthest
-        # But a trial with joined sizes, or with records that do not share dims, is no trial of what annotations say,
-        # unless what fails there is about other sizes: then a right program has to join these as well.
-        joined = False
-        if further is not None and further.joins_dims:
-            merged = {*further.assignment.merged, *further.assignment.merged.values()}
-            is_later = further.progress > nearest.progress and further.place != nearest.place
-            joined = not is_later or not merged.isdisjoint(further.spoken_of)
-        blamed = nearest if further is None or joined or further.assignment.names_per_record else further
-        if blamed.error is not None and not blamed.guard and self.ran_through is not None:
-            return self.ran_through  # the program ran to its end, and only its result is wrong
-        return blamed
+def _blamed(clues: Clues, nearest: Trial) -> Trial:
+    """The failing trial to report, of those that no needs explain.
 
-    def _dealt(self, base: Trial, needs: Needs, deals: Iterable[Deal]) -> bool:
-        """Tries every deal of sizes, and adds needs where a deal fails; whether the trial then holds at all of them."""
-        self.results.needs = needs
-        for deal in deals:
-            trial = self.with_needs(base, needs, deal)
-            if not trial.ok:
-                more = self.explain(trial, needs, deal)
-                if more is None:
-                    self.results.failed.append(trial)
-                    return False
-                needs = more
-                # The first trial may have ended at a guard of a constructor, before it met the sizes behind it.
-                sizes = {**trial.assignment.sizes, **base.assignment.sizes}
-                base = dataclasses.replace(base, assignment=dataclasses.replace(base.assignment, sizes=sizes))
-                trial = self.with_needs(base, needs, deal)
-                if not trial.ok:  # the needs suffice at the sizes at which they were found, and not at these
-                    self.results.failed.append(trial)
-                    return False
-            self.results.passed.append(trial)
-            self.results.needs = needs
-        return True
+    If needs got a trial further before it failed, that trial is reported: its error is one that no need mends.
+    """
+    further = clues.furthest
+    # But a trial with joined sizes, or with records that do not share dims, is no trial of what annotations say,
+    # unless what fails there is about other sizes: then a right program has to join these as well.
+    joined = False
+    if further is not None and further.joins_dims:
+        merged = {*further.assignment.merged, *further.assignment.merged.values()}
+        is_later = further.progress > nearest.progress and further.place != nearest.place
+        joined = not is_later or not merged.isdisjoint(further.spoken_of)
+    blamed = nearest if further is None or joined or further.assignment.names_per_record else further
+    if blamed.error is not None and not blamed.guard and clues.ran_through is not None:
+        return clues.ran_through  # the program ran to its end, and only its result is wrong
+    return blamed
 
-    def _chosen(self, base: Trial, needs: Needs) -> list[str]:
-        """The conditions on options, in words, of a trial that holds with other options than the usual ones."""
-        chosen = {place: option for place, option in base.assignment.options.items() if option and not is_class(place)}
-        only = next(iter(chosen), "") if len(chosen) == 1 else ""
-        excluded = self._not_both(base, only, needs) if only.endswith(_LEFT_OUT) else None
-        if excluded is not None:
-            return [excluded]
-        # An option of several values was tried in order, and the first that held was taken; the rest is varied later.
-        several = {place for place in chosen if place in base.options.values and base.options.counts.get(place, 0) > 2}
-        self.results.settled |= chosen.keys() - several
-        words = {place: phrases(base.options, place, 0 if place in several else chosen[place]) for place in chosen}
-        return [phrase.excluded if place in several else phrase.needed for place, phrase in words.items()]
 
-    def _not_both(self, base: Trial, omitted: str, needs: Needs) -> str | None:
-        """Says that two arguments exclude each other, if a trial holds only with one of them left out; else None.
+def _dealt(trials: Trials, results: Results, base: Trial, needs: Needs, deals: Iterable[Deal]) -> bool:
+    """Tries every deal of sizes, and adds needs where a deal fails; whether the trial then holds at all of them."""
+    results.needs = needs
+    for deal in deals:
+        trial = trials.with_needs(base, needs, deal)
+        if not trial.ok:
+            more = results.needs_of(explain(trials, trial, needs, deal))
+            if more is None:
+                results.failed.append(trial)
+                return False
+            needs = more
+            # The first trial may have ended at a guard of a constructor, before it met the sizes behind it.
+            sizes = {**trial.assignment.sizes, **base.assignment.sizes}
+            base = dataclasses.replace(base, assignment=dataclasses.replace(base.assignment, sizes=sizes))
+            trial = trials.with_needs(base, needs, deal)
+            if not trial.ok:  # the needs suffice at the sizes at which they were found, and not at these
+                results.failed.append(trial)
+                return False
+        results.passed.append(trial)
+        results.needs = needs
+    return True
 
-        Example: "exactly one of mean and points is given".
-        """
 
-        def fails(*supplied: str) -> Trial | None:
-            """The trial with only these of the two arguments given, if it fails."""
-            trial = with_option(
-                self, base, {place: int(place not in supplied) for place in (omitted, included)}, needs
-            )[0]
-            return None if trial.ok else trial
+def _choose(trials: Trials, results: Results, base: Trial, needs: Needs) -> None:
+    """Notes the conditions on options, in words, of a trial that holds with other options than the usual ones."""
+    results.needs = needs
+    chosen = {place: option for place, option in base.assignment.options.items() if option and not is_class(place)}
+    only = next(iter(chosen), "") if len(chosen) == 1 else ""
+    excluded = _not_both(trials, results, base, only) if only.endswith(_LEFT_OUT) else None
+    if excluded is not None:
+        results.notes.append(excluded)
+        return
+    # An option of several values was tried in order, and the first that held was taken; the rest is varied later.
+    several = {place for place in chosen if place in base.options.values and base.options.counts.get(place, 0) > 2}
+    results.settled |= chosen.keys() - several
+    words = {place: phrases(base.options, place, 0 if place in several else chosen[place]) for place in chosen}
+    results.notes += [phrase.excluded if place in several else phrase.needed for place, phrase in words.items()]
 
-        for included in base.options.counts:
-            if included == omitted or not included.endswith(_LEFT_OUT) or is_inert(self, base, {omitted: 0}, included):
-                continue
-            both = fails(omitted, included)
-            if both is None or fails(omitted):
-                continue
-            self.results.settled |= {omitted, included}
-            self.results.alternatives.append(with_option(self, base, {omitted: 0, included: 1}, needs)[0])
-            names = " and ".join(argument_of(place) for place in base.options.counts if place in (omitted, included))
-            return (f"exactly one of {names} is given" if fails() else f"{names} are not both given") + at_guard(both)
-        return None
+
+def _not_both(trials: Trials, results: Results, base: Trial, omitted: str) -> str | None:
+    """Says that two arguments exclude each other, if a trial holds only with one of them left out; else None.
+
+    Example: "exactly one of mean and points is given".
+    """
+
+    def fails(*supplied: str) -> Trial | None:
+        """The trial with only these of the two arguments given, if it fails."""
+        options = {place: int(place not in supplied) for place in (omitted, included)}
+        trial = with_option(trials, results, base, options)[0]
+        return None if trial.ok else trial
+
+    for included in base.options.counts:
+        if included == omitted or not included.endswith(_LEFT_OUT) or is_inert(trials, base, {omitted: 0}, included):
+            continue
+        both = fails(omitted, included)
+        if both is None or fails(omitted):
+            continue
+        results.settled |= {omitted, included}
+        results.alternatives.append(with_option(trials, results, base, {omitted: 0, included: 1})[0])
+        names = " and ".join(argument_of(place) for place in base.options.counts if place in (omitted, included))
+        return (f"exactly one of {names} is given" if fails() else f"{names} are not both given") + at_guard(both)
+    return None
 
 
 # The endings of places where an argument may be left out, or be None.
 _LEFT_OUT = (" given", " present")
 
 
-def vary_ranks(explainer: Explainer, results: Results) -> None:
+def vary_ranks(trials: Trials, results: Results) -> None:
     """Tries other numbers of axes for each variadic name; for arrays without a shape together if each fails alone."""
     base = results.passed[0]
     if results.needs.of_one_shape:
@@ -306,7 +318,7 @@ def vary_ranks(explainer: Explainer, results: Results) -> None:
         dots = {key.rpartition(".")[0] for pair in results.needs.alike for key in pair} & base.ranks.keys()
         for count in (0, 2) if dots and all(key.endswith("]") for key in dots) else ():
             with contextlib.suppress(Unbuildable):
-                trial = _of_ranks(explainer, base, dict.fromkeys(dots, count))
+                trial = _of_ranks(trials, base, dict.fromkeys(dots, count))
                 if trial.ok:
                     results.passed.append(trial)
                 else:
@@ -320,29 +332,29 @@ def vary_ranks(explainer: Explainer, results: Results) -> None:
             # The needs name axes of this array by number, which has a meaning for this many axes alone.
             results.needs = results.needs.plus(ranks=(key, rank))
             continue
-        notes = _other_ranks(explainer, results, key)
+        notes = _other_ranks(trials, results, key)
         if notes:
             alone[key] = notes
     # Two arrays without a shape that are added need the same number of axes, so another number for one of them fails.
     together = [key for key in alone if len(alone[key]) > 1 and base.ranks[key][:2] == (2, True)]
     if len(together) > 1:
         with contextlib.suppress(Unbuildable):
-            trials = [_of_ranks(explainer, base, dict.fromkeys(together, other)) for other in (0, 1)]
-            if all(trial.ok for trial in trials):
-                results.passed += trials
+            both = [_of_ranks(trials, base, dict.fromkeys(together, other)) for other in (0, 1)]
+            if all(trial.ok for trial in both):
+                results.passed += both
                 alone = {key: notes for key, notes in alone.items() if key not in together}
                 results.notes.append(f"{' and '.join(map(array_of, together))} have the same number of axes, 2 at most")
     results.notes += [note for notes in alone.values() for note in notes]
 
 
-def _other_ranks(explainer: Explainer, results: Results, key: str) -> list[str]:
+def _other_ranks(trials: Trials, results: Results, key: str) -> list[str]:
     """Tries other numbers of axes for one variadic name; returns a sentence for each number that the program refuses.
 
     A number that fails without a reason to refuse it is a failure of the contract, and goes to `results.failed`.
     """
     base = results.passed[0]
     rank, is_unnamed, _ = base.ranks[key]
-    compared = explainer.target.compared_ranks
+    compared = trials.target.compared_ranks
     # A body that compares `x.ndim` with 4 may branch there, so the numbers next to those that it writes are tried, too.
     further = sorted(number + offset for number in compared for offset in (-1, 0, 1))
     others = dict.fromkeys((0, 2, 1, *(number for number in further if number > 2)))
@@ -352,7 +364,7 @@ def _other_ranks(explainer: Explainer, results: Results, key: str) -> list[str]:
         if count == rank or results.failed:
             continue
         try:
-            trial = _of_ranks(explainer, base, {key: count})
+            trial = _of_ranks(trials, base, {key: count})
         except Unbuildable:
             continue
         if trial.ok:
@@ -363,9 +375,9 @@ def _other_ranks(explainer: Explainer, results: Results, key: str) -> list[str]:
         # another option of the fields makes it hold.
         elif (
             trial.guard
-            or (is_unnamed and not is_excused_by_nothing(explainer, trial))
+            or (is_unnamed and not is_excused_by_nothing(trials, trial))
             or (count == 0 and trial.error is not None)
-            or goes_with(explainer, base, change_of(ranks={key: count}), options_of_fields(base))
+            or goes_with(trials, base, change_of(ranks={key: count}), options_of_fields(base))
         ):
             refused[count] = trial
         else:
@@ -380,8 +392,8 @@ def _other_ranks(explainer: Explainer, results: Results, key: str) -> list[str]:
     return []
 
 
-def _of_ranks(explainer: Explainer, base: Trial, ranks: Mapping[str, int]) -> Trial:
-    return explainer.attempt(changed(base, ranks=ranks))
+def _of_ranks(trials: Trials, base: Trial, ranks: Mapping[str, int]) -> Trial:
+    return trials.attempt(changed(base, ranks=ranks))
 
 
 def _speaks_of_axes(needs: Needs, key: str) -> bool:

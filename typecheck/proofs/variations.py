@@ -18,7 +18,15 @@ from typing import Any
 
 from weft.typecheck.arguments.builder import Assignment, Unbuildable
 from weft.typecheck.proofs.beyond import beyond_annotations
-from weft.typecheck.proofs.explaining import MOST_CLASSES, MOST_PAIRS, Explainer
+from weft.typecheck.proofs.explaining import (
+    MOST_CLASSES,
+    MOST_PAIRS,
+    Clues,
+    Explanation,
+    Trials,
+    explain,
+    with_options_in_rounds,
+)
 from weft.typecheck.proofs.needs import Needs, ascending, axes, closed
 from weft.typecheck.proofs.trial import DTYPE_NAMES, Trial, argument_of, at_guard, is_class, phrases
 
@@ -54,28 +62,28 @@ def difference(base: Trial, trial: Trial) -> Change:
 
 
 def with_changes(
-    explainer: Explainer, base: Trial, needs: Needs, *changes: Change, **parts: Mapping[str, int | str]
+    trials: Trials, base: Trial, needs: Needs, *changes: Change, **parts: Mapping[str, int | str]
 ) -> Trial:
     """The trial with some changes, at the sizes of the base; if it fails there, at sizes that meet the needs.
 
     Raises:
         Unbuildable: if there are no arguments like that.
     """
-    trial = explainer.attempt(changed(base, *changes, **parts))
+    trial = trials.attempt(changed(base, *changes, **parts))
     # Options may bring axes of their own, whose sizes the base's needs have not been asked of yet.
-    return trial if trial.ok else explainer.with_needs(trial, needs, ascending)
+    return trial if trial.ok else trials.with_needs(trial, needs, ascending)
 
 
-def holds(explainer: Explainer, base: Trial, *changes: Change) -> bool:
+def holds(trials: Trials, base: Trial, *changes: Change) -> bool:
     """Whether arguments can be made with some changes, and the trial with them holds."""
     with contextlib.suppress(Unbuildable):
-        return explainer.attempt(changed(base, *changes)).ok
+        return trials.attempt(changed(base, *changes)).ok
     return False
 
 
-def goes_with(explainer: Explainer, base: Trial, change: Change, others: Iterable[Change]) -> bool:
+def goes_with(trials: Trials, base: Trial, change: Change, others: Iterable[Change]) -> bool:
     """Whether a trial holds with a change together with one of some other changes."""
-    return any(holds(explainer, base, change, other) for other in others)
+    return any(holds(trials, base, change, other) for other in others)
 
 
 def in_words(trial: Trial, changes: Sequence[Change]) -> str:
@@ -103,6 +111,8 @@ class Results:
         alternatives: trials that hold with other options of these places.
         doubtful: trials that fail for one concrete class of an abstract class, and by no guard of that class.
         in_pairs: whether options were tried alone and in pairs, and not in all combinations.
+        unmended: the places and messages of classes' failures that neither options nor needs mended.
+        clues: what trials have shown that no needs explain.
     """
 
     passed: list[Trial] = field(default_factory=list)
@@ -113,9 +123,20 @@ class Results:
     alternatives: list[Trial] = field(default_factory=list)
     doubtful: list[Trial] = field(default_factory=list)
     in_pairs: bool = False
+    unmended: set[tuple[object, str]] = field(default_factory=set)
+    clues: Clues = field(default_factory=Clues)
+
+    def heed(self, clues: Clues) -> None:
+        """Adds what further trials have shown."""
+        self.clues = self.clues.then(clues)
+
+    def needs_of(self, explanation: Explanation) -> Needs | None:
+        """The needs of an explanation, if it found any; what its trials have shown is added."""
+        self.heed(explanation.clues)
+        return explanation.needs
 
 
-def vary_classes(explainer: Explainer, results: Results) -> None:
+def vary_classes(trials: Trials, results: Results) -> None:
     """Tries each concrete class of an abstract class, and notes the classes for which the program holds.
 
     If a guard raises for a class, or the failure depends on what annotations leave open, the program is not meant for
@@ -128,11 +149,11 @@ def vary_classes(explainer: Explainer, results: Results) -> None:
             if option in holding:
                 continue
             try:
-                trial, further = with_option(explainer, base, {place: option}, results.needs)
+                trial, further = with_option(trials, results, base, {place: option})
             except Unbuildable:
                 continue
             few = len(further.merged) <= len(results.needs.merged) + 1
-            if trial.ok and few and _suits(explainer, results, further):
+            if trial.ok and few and _suits(trials, results, further):
                 results.passed.append(trial)
                 results.needs = further
                 # Besides the class, further options may have changed: ` (mask is given)`.
@@ -140,7 +161,7 @@ def vary_classes(explainer: Explainer, results: Results) -> None:
                 more = {place: n for place, n in chosen if n and n != usual.get(place) and not is_class(place)}
                 said = ", ".join(phrases(trial.options, entry, n).needed for entry, n in more.items())
                 holding[option] = f" ({said})" if said else ""
-            elif is_excused_by_nothing(explainer, trial):
+            elif is_excused_by_nothing(trials, trial):
                 results.failed.append(trial)
                 return
             elif not trial.ok:  # a class that needs much of its own is not named: needs are stated for all classes
@@ -152,7 +173,7 @@ def vary_classes(explainer: Explainer, results: Results) -> None:
         results.notes.append(f"{argument_of(place) or place} is {listed}{fails}")
 
 
-def vary_options(explainer: Explainer, results: Results) -> None:
+def vary_options(trials: Trials, results: Results) -> None:
     """Tries each option once, with all other options as in a trial that held, and notes those that are conditions.
 
     A failing option is a failure of the program, unless a guard refuses it or annotations cannot say what goes with it.
@@ -168,7 +189,7 @@ def vary_options(explainer: Explainer, results: Results) -> None:
             place, option = untried
             seen.add(untried)
             try:
-                trial, further = with_option(explainer, current, {place: option}, results.needs)
+                trial, further = with_option(trials, results, current, {place: option})
             except Unbuildable:  # the option could not be tried, and the report says so
                 results.notes.append(phrases(current.options, place, option).excluded)
                 continue
@@ -180,20 +201,20 @@ def vary_options(explainer: Explainer, results: Results) -> None:
             of_value = trial.options.given.get(place)
             is_made_up = of_value is not None and not of_value.is_asked_for(option)
             is_loose |= (is_made_up or place.endswith(" arrays")) and not trial.violations
-            if trial.ok and not _suits(explainer, results, further):
+            if trial.ok and not _suits(trials, results, further):
                 results.notes.append(excluded)
             elif trial.ok:
                 results.passed.append(trial)
                 results.needs = further
                 queue.append(trial)  # an option may lead to arguments that have options of their own
-            elif is_excused_by_nothing(explainer, trial) and not _goes_with_axes(explainer, current, place, option):
+            elif is_excused_by_nothing(trials, trial) and not _goes_with_axes(trials, current, place, option):
                 results.failed.append(trial)
             elif (
                 trial.guard
                 or is_loose
                 or _is_open(trial)
-                or _is_for_others(explainer, trial, place)
-                or _helped(explainer, current, place, option, results.needs)
+                or _is_for_others(trials, trial, place)
+                or _helped(trials, results, current, place, option)
             ):
                 results.notes.append(excluded + at_guard(trial))
             else:
@@ -212,67 +233,70 @@ def _untried(current: Trial, results: Results, seen: set[tuple[str, int]]) -> It
             yield from ((place, option) for option in range(1, count) if (place, option) not in seen)
 
 
-def with_option(explainer: Explainer, base: Trial, options: Mapping[str, int], needs: Needs) -> tuple[Trial, Needs]:
+def with_option(trials: Trials, results: Results, base: Trial, options: Mapping[str, int]) -> tuple[Trial, Needs]:
     """The trial with some options changed, and the needs under which it holds.
 
     If it fails and the option is a class, the trial that got furthest is returned: a failure behind the guards of the
     class's constructor says more than the guards do.
     """
-    fresh = with_changes(explainer, base, needs, options=options)
+    needs = results.needs
+    fresh = with_changes(trials, base, needs, options=options)
     of_class = any(map(is_class, options))
     # Classes of a large hierarchy often fail alike: what neither options nor needs mended once is not tried again.
-    if of_class and not fresh.ok and explainer.is_unmended(fresh):
+    if of_class and not fresh.ok and (fresh.place, fresh.complaint) in results.unmended:
         return fresh, needs
     first = fresh
     if of_class:
-        fresh = explainer.with_options_in_rounds(fresh, frozenset(options))
+        fresh, clues = with_options_in_rounds(trials, fresh, frozenset(options))
+        results.heed(clues)
     if fresh.ok:
         return fresh, needs
-    further = explainer.needs_or_stuck(fresh, needs, ascending)
-    if isinstance(further, Needs):
-        return explainer.with_needs(fresh, further, ascending), further
+    found = explain(trials, fresh, needs, ascending)
+    further = results.needs_of(found)
+    if further is not None:
+        return trials.with_needs(fresh, further, ascending), further
     if of_class:
-        explainer.unmended.add((first.place, first.complaint))
+        results.unmended.add((first.place, first.complaint))
     # Joined sizes pass many a guard, and a later failure may come from the joining.
-    return (further if of_class and not further.assignment.merged else fresh), needs
+    return (found.stuck if of_class and not found.stuck.assignment.merged else fresh), needs
 
 
-def _is_for_others(explainer: Explainer, trial: Trial, place: str) -> bool:
+def _is_for_others(trials: Trials, trial: Trial, place: str) -> bool:
     """Whether a failing option may be there for other code: a member of a union, or a field left at its default.
 
     A record's class writes its unions for all users, and a base class those of its methods for all subclasses. Which
     members a single function, or subclass, takes is written nowhere. A wrong result of the target itself is wrong for
     each member. If a function that the target calls takes another member only, that is the member the target takes.
     """
-    target = explainer.target
-    if not place.endswith((" type", " given", " present")) or _breaks_own_promise(explainer, trial):
+    target = trials.target
+    if not place.endswith((" type", " given", " present")) or _breaks_own_promise(trials, trial):
         return False
     if not place.endswith(" type"):  # a record may lack a field that only other functions read
         return "." in place and not place.startswith("self.")
     return "." in place.removeprefix("self.") or target.inherited
 
 
-def _breaks_own_promise(explainer: Explainer, trial: Trial) -> bool:
+def _breaks_own_promise(trials: Trials, trial: Trial) -> bool:
     """Whether the target itself returns another shape than it says."""
-    target = explainer.target
+    target = trials.target
     return any(violation.place[:2] == (target.file, target.line) for violation in trial.violations)
 
 
-def is_excused_by_nothing(explainer: Explainer, trial: Trial) -> bool:
+def is_excused_by_nothing(trials: Trials, trial: Trial) -> bool:
     """Whether the user's own function returns another shape than it says.
 
     In an installed package nobody can ask which options its author meant to be given together.
     """
-    return explainer.target.is_users and trial.breaks_promise and _breaks_own_promise(explainer, trial)
+    return trials.target.is_users and trial.breaks_promise and _breaks_own_promise(trials, trial)
 
 
-def _suits(explainer: Explainer, results: Results, needs: Needs) -> bool:
+def _suits(trials: Trials, results: Results, needs: Needs) -> bool:
     """Whether all variants that held so far also hold under new needs: a report states one set of needs for all."""
     if needs == results.needs:
         return True
     variants = {tuple(trial.assignment.options.items()): trial for trial in reversed(results.passed)}
     try:
-        return all(explainer.with_needs(trial, needs, ascending).ok for trial in variants.values())
+        return all(trials.with_needs(trial, needs, ascending).ok for trial in variants.values())
     except Unbuildable:
         return False
 
@@ -282,7 +306,7 @@ def _is_open(trial: Trial) -> bool:
     return not trial.violations and beyond_annotations(trial) is not None
 
 
-def _goes_with_axes(explainer: Explainer, base: Trial, place: str, option: int) -> bool:
+def _goes_with_axes(trials: Trials, base: Trial, place: str, option: int) -> bool:
     """Whether a failing option goes with another choice, which no annotation can say.
 
     That is another member of a union, or, for an option of a record's field, another number of axes.
@@ -290,16 +314,16 @@ def _goes_with_axes(explainer: Explainer, base: Trial, place: str, option: int) 
     if place.endswith(" type"):
         return True
     ranks = (change_of(ranks={key: rank}) for key, usual in base.ranks.items() for rank in (1, 2) if rank != usual.axes)
-    return "." in place and goes_with(explainer, base, change_of(options={place: option}), ranks)
+    return "." in place and goes_with(trials, base, change_of(options={place: option}), ranks)
 
 
-def _helped(explainer: Explainer, base: Trial, place: str, option: int, needs: Needs) -> bool:
+def _helped(trials: Trials, results: Results, base: Trial, place: str, option: int) -> bool:
     """Whether an option that fails alone holds with another option, or a field's with another number of axes."""
-    if not place.endswith(" type") and _goes_with_axes(explainer, base, place, option):
+    if not place.endswith(" type") and _goes_with_axes(trials, base, place, option):
         return True
-    for options in _options_together(explainer, base, {place: option}):
+    for options in _options_together(trials, base, {place: option}):
         with contextlib.suppress(Unbuildable):
-            if with_option(explainer, base, options, needs)[0].ok:
+            if with_option(trials, results, base, options)[0].ok:
                 return True
     return False
 
@@ -309,31 +333,31 @@ def options_of_fields(base: Trial) -> Iterator[Change]:
     return (change_of(options={place: 1}) for place in base.options.counts if "." in place)
 
 
-def _options_together(explainer: Explainer, base: Trial, options: Mapping[str, int]) -> Iterator[dict[str, int]]:
+def _options_together(trials: Trials, base: Trial, options: Mapping[str, int]) -> Iterator[dict[str, int]]:
     """Yields options that fail alone, together with each further option that changes the failure.
 
     A further option is left out if it is itself at fault: if it fails alone in the same way, or gets less far.
     """
-    alone = explainer.attempt(changed(base, options=options))
+    alone = trials.attempt(changed(base, options=options))
     for place, count in base.options.counts.items():
         for option in range(1, min(count, MOST_CLASSES) if is_class(place) else count):
             with contextlib.suppress(Unbuildable):  # arguments that cannot be made mend nothing
-                if place in options or is_inert(explainer, base, options, place, option):
+                if place in options or is_inert(trials, base, options, place, option):
                     continue
-                both = explainer.attempt(changed(base, options={**options, place: option}))
+                both = trials.attempt(changed(base, options={**options, place: option}))
                 if both.ok or not (
                     both.progress < alone.progress
-                    or _alike(both, explainer.attempt(changed(base, options={place: option})))
+                    or _alike(both, trials.attempt(changed(base, options={place: option})))
                 ):
                     yield {**options, place: option}
 
 
-def is_inert(explainer: Explainer, base: Trial, options: Mapping[str, int], place: str, option: int = 1) -> bool:
+def is_inert(trials: Trials, base: Trial, options: Mapping[str, int], place: str, option: int = 1) -> bool:
     """Whether a trial with one more option fails as the trial without it does.
 
     The same needs would explain both failures, so the search looks for them only once.
     """
-    alone, both = (explainer.attempt(changed(base, options={**options, **more})) for more in ({}, {place: option}))
+    alone, both = (trials.attempt(changed(base, options={**options, **more})) for more in ({}, {place: option}))
     return _alike(both, alone)
 
 
@@ -342,7 +366,7 @@ def _alike(first: Trial, second: Trial) -> bool:
     return not first.ok and (first.complaint, first.place) == (second.complaint, second.place)
 
 
-def vary_together(explainer: Explainer, results: Results) -> None:
+def vary_together(trials: Trials, results: Results) -> None:
     """Tries all combinations of changes that each hold alone, or, of many, pairs.
 
     Of changes that hold alone, only a broken annotation is a failure. An error may be one of a choice nobody makes.
@@ -361,7 +385,7 @@ def vary_together(explainer: Explainer, results: Results) -> None:
         # In the order of their places: that of a set differs from process to process, and notes are in this order.
         together = [dict(sorted(change, key=operator.itemgetter(0))) for change in several]
         try:
-            trial = with_changes(explainer, results.passed[0], results.needs, *together)
+            trial = with_changes(trials, results.passed[0], results.needs, *together)
         except Unbuildable:
             continue
         if trial.ok:

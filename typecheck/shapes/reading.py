@@ -15,11 +15,11 @@ from weft.core.paths import format_path
 from weft.typecheck.arguments.builder import Assignment, Unbuildable
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.matching.bindings import Bindings, Origin
-from weft.typecheck.proofs.explaining import Budget
+from weft.typecheck.proofs.explaining import Budget, Trials
 from weft.typecheck.proofs.needs import DEALS, Needs, assignment_for, written_under
 from weft.typecheck.proofs.prover import reason_beyond, target_instead
 from weft.typecheck.proofs.report import finding_of
-from weft.typecheck.proofs.search import Search
+from weft.typecheck.proofs.search import begin
 from weft.typecheck.proofs.tracing import Target, run_trial
 from weft.typecheck.proofs.trial import Trial
 from weft.typecheck.shapes.notes import Note, Shapes
@@ -54,9 +54,9 @@ def shapes_of(target: Target, source: Statements, dims: Mapping[str, Any], budge
     """
     function = source.function_at(target.line)
     line, last = (target.line, target.line) if function is None else (function.line, function.last)
-    search = Search(target, dims, budget)
+    trials = Trials(target, dims, budget)
     try:
-        trial, needs = search.begin()
+        trial, needs, clues = begin(trials)
     except Unbuildable as reason:
         return Shapes(target.name, line, last, reason=f"{reason}", traced=False)
     if isinstance(trial.error, AnnotationError):
@@ -69,7 +69,7 @@ def shapes_of(target: Target, source: Statements, dims: Mapping[str, Any], budge
     for further in _option_traces(target, source, trial, needs, dims, notes, function):
         # Further traces only fill in lines without a note: the default options are the usual case.
         notes = {**_notes([further], target.products), **notes}
-    reason = "" if trial.ok else reason_beyond(search, trial, none_passed=True)
+    reason = "" if trial.ok else reason_beyond(trials, clues, trial, none_passed=True)
     if reason is None:
         finding = finding_of(target, trial)
         reason = f"line {finding.line}: {finding}" if finding.file == target.file else str(finding)

@@ -37,10 +37,10 @@ import corpus  # noqa: E402
 from edits import mutants_of  # noqa: E402
 from weft.typecheck.arguments.builder import Assignment, Builder  # noqa: E402
 from weft.typecheck.language.signatures import names_of_class  # noqa: E402
-from weft.typecheck.proofs.explaining import USUAL  # noqa: E402
+from weft.typecheck.proofs.explaining import USUAL, Trials  # noqa: E402
 from weft.typecheck.proofs.prover import proofs_of, verify  # noqa: E402
 from weft.typecheck.proofs.report import Report  # noqa: E402
-from weft.typecheck.proofs.search import Search  # noqa: E402
+from weft.typecheck.proofs.search import search  # noqa: E402
 from weft.typecheck.proofs.tracing import trace  # noqa: E402
 
 PACKAGE = "hooked_mutants"
@@ -87,7 +87,7 @@ class Mutant:
 def original_of(program: Path, folder: Path) -> Original | None:
     """What is known of a right program; None if it is not decided."""
     entry = corpus.load(corpus.write(program, "right", folder)).entry
-    outcomes = [Search(proof.target, {}, USUAL).run() for proof in proofs_of(entry, {}, {}, USUAL)]
+    outcomes = [search(Trials(proof.target, {}, USUAL)) for proof in proofs_of(entry, {}, {}, USUAL)]
     if any(outcome.failed or outcome.ended or not outcome.passed for outcome in outcomes):
         return None
     source = corpus.source(program, "right")

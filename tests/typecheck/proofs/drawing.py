@@ -11,11 +11,11 @@ from beartype import beartype
 from jaxtyping import jaxtyped
 from weft.typecheck.arguments.builder import Assignment, Builder, Unbuildable
 from weft.typecheck.modes import mode
-from weft.typecheck.proofs.explaining import USUAL
+from weft.typecheck.proofs.explaining import USUAL, Trials
 from weft.typecheck.proofs.guards import GuardPasser
 from weft.typecheck.proofs.needs import Needs
 from weft.typecheck.proofs.prover import target_instead
-from weft.typecheck.proofs.search import Search
+from weft.typecheck.proofs.search import search
 from weft.typecheck.proofs.tracing import Target, trace
 
 
@@ -44,7 +44,7 @@ def violations(target: Target, count: int, seconds: float = 600) -> tuple[int, l
     where jaxtyping objects to what the search has seen hold: that is no matter of sizes. Drawing ends after some
     seconds of processor time.
     """
-    outcome = Search(target, {}, USUAL).run()
+    outcome = search(Trials(target, {}, USUAL))
     replacement = target_instead(target, outcome.failed)
     if replacement is not None:
         return violations(replacement, count, seconds)

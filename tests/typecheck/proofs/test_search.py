@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import pytest
 from weft.typecheck.arguments.builder import Builder, Scope
 from weft.typecheck.language.dims import Shape
-from weft.typecheck.proofs.explaining import USUAL, Budget
-from weft.typecheck.proofs.search import Outcome, Search
+from weft.typecheck.proofs.explaining import USUAL, Budget, Trials, shrink
+from weft.typecheck.proofs.search import Outcome, search
 from weft.typecheck.proofs.tracing import Target
 
 
@@ -34,7 +34,7 @@ def target(
 
 
 def searched(wanted: Target, budget: Budget = USUAL, **dims: int) -> Outcome:
-    return Search(wanted, dims, budget).run()
+    return search(Trials(wanted, dims, budget))
 
 
 def test_a_program_that_holds_needs_nothing():
@@ -81,9 +81,10 @@ def test_the_sizes_that_are_tried_are_distinct_and_those_that_are_given_stay():
 
 
 def test_a_failure_is_shown_at_the_smallest_sizes():
-    search = Search(target(lambda x, y: x + y, "n", "m"), {}, USUAL)
-    (failure,) = search.run().failed
-    small = search.shrink(failure, search.results.needs)
+    trials = Trials(target(lambda x, y: x + y, "n", "m"), {}, USUAL)
+    outcome = search(trials)
+    (failure,) = outcome.failed
+    small = shrink(trials, failure, outcome.needs)
     assert sorted(small.assignment.sizes.values()) == [2, 3]
 
 
@@ -96,9 +97,9 @@ def test_what_the_budget_ends_is_undecided():
 
 def test_equal_trials_are_run_once():
     runs: list[None] = []
-    search = Search(target(lambda x: runs.append(None) or x * 2, "n"), {}, USUAL)
-    search.run()
-    search.attempt(search.results.passed[0].assignment)
+    trials = Trials(target(lambda x: runs.append(None) or x * 2, "n"), {}, USUAL)
+    assignment = search(trials).passed[0].assignment
+    trials.attempt(assignment)
     count = len(runs)
-    search.attempt(search.results.passed[0].assignment)
+    trials.attempt(assignment)
     assert len(runs) == count
