@@ -210,7 +210,7 @@ class Trials:
 
 
 @dataclass(frozen=True)
-class Clues:
+class Evidence:
     """What failing trials have shown that matters where no needs explain a failure.
 
     Attributes:
@@ -227,14 +227,14 @@ class Clues:
     ran_through: Trial | None = None
     refused: Mapping[str, Trial] = field(default_factory=dict[str, Trial])
 
-    def then(self, later: Clues) -> Clues:
-        """These clues with later ones."""
+    def then(self, later: Evidence) -> Evidence:
+        """This evidence and what later trials have shown."""
         first, second = self.furthest, later.furthest
         if first is not None and second is not None:
             # Of two trials that get equally far, that counts which asks for the numbers in an array.
             ordered = (second, first) if needs_numbers(second) else (first, second)
             second = max(ordered, key=lambda trial: trial.progress)
-        return Clues(
+        return Evidence(
             furthest=second or first,
             unbuilt=self.unbuilt or later.unbuilt,
             past_guard=self.past_guard or later.past_guard,
@@ -250,15 +250,15 @@ class Explanation:
     Attributes:
         needs: the needs under which the trial holds; None where no needs explain it.
         stuck: the failing trial that no need got further, if there are no such needs.
-        clues: what the trials on the way have shown.
+        evidence: what the trials on the way have shown.
     """
 
     needs: Needs | None
     stuck: Trial
-    clues: Clues
+    evidence: Evidence
 
 
-def with_options_in_rounds(trials: Trials, base: Trial, but: frozenset[str] = frozenset()) -> tuple[Trial, Clues]:
+def with_options_in_rounds(trials: Trials, base: Trial, but: frozenset[str] = frozenset()) -> tuple[Trial, Evidence]:
     """Changes options of a failing trial, one after another, while a guard or an open annotation ends each trial.
 
     Example: with `mask` given a guard asks for `heads`, so the second round gives `heads` as well.
@@ -268,7 +268,7 @@ def with_options_in_rounds(trials: Trials, base: Trial, but: frozenset[str] = fr
         base: a trial that failed.
         but: places whose options stay as they are.
     """
-    clues = Clues()
+    evidence = Evidence()
     for _ in range(_MOST_ROUNDS):
         # A member of a union may be there for other classes that inherit the method, or for other functions that take
         # the record.
@@ -279,14 +279,14 @@ def with_options_in_rounds(trials: Trials, base: Trial, but: frozenset[str] = fr
         if base.ok or not (base.guard or kinds or base.options.classes.keys() - but):
             break
         varied, more = with_other_options(trials, base, but)
-        clues = clues.then(more)
+        evidence = evidence.then(more)
         if varied is base:
             break
         base = varied
-    return base, clues
+    return base, evidence
 
 
-def with_other_options(trials: Trials, base: Trial, but: frozenset[str] = frozenset()) -> tuple[Trial, Clues]:
+def with_other_options(trials: Trials, base: Trial, but: frozenset[str] = frozenset()) -> tuple[Trial, Evidence]:
     """The first trial that holds with one option changed, or two; else the trial that gets furthest.
 
     Example: a guard "give scale or offset" raises while neither is given; the trial with `scale` given is returned.
@@ -307,7 +307,7 @@ def with_other_options(trials: Trials, base: Trial, but: frozenset[str] = frozen
     # Where a class is tried, what helps it is one option after another: that any two together do, and neither alone
     # gets further, was never seen, and looking for them took most of the time of programs over many classes.
     pairs = [] if but or needs_numbers(base) else pairs[:MOST_PAIRS]
-    clues, best, of_other_kind, alike = Clues(), base, base, collections.Counter[str]()
+    evidence, best, of_other_kind, alike = Evidence(), base, base, collections.Counter[str]()
     for number, options in enumerate((*others, *pairs)):
         if number >= len(others) and best is not base:
             break  # the next round tries further options together with the one that helped
@@ -319,10 +319,10 @@ def with_other_options(trials: Trials, base: Trial, but: frozenset[str] = frozen
         try:
             trial = trials.attempt(dataclasses.replace(base.assignment, options=merged))
         except Unbuildable as reason:
-            clues = clues.then(Clues(unbuilt=reason))
+            evidence = evidence.then(Evidence(unbuilt=reason))
             continue
         if trial.ok:
-            return trial, clues
+            return trial, evidence
         if base.violations and base.violations[0].reason in OF_KIND and not any(map(is_class, options)):
             continue  # the result is of the wrong kind, and a kind of argument that only raises does not mend that
         if isinstance(trial.error, NotImplementedError) and any(map(is_class, options)):
@@ -330,14 +330,14 @@ def with_other_options(trials: Trials, base: Trial, but: frozenset[str] = frozen
         if trial.progress > best.progress:
             best = trial
         if trial.guard and not base.guard and len(options) == 1:
-            clues = clues.then(Clues(refused={place: trial for place in options if is_class(place)}))
+            evidence = evidence.then(Evidence(refused={place: trial for place in options if is_class(place)}))
         if (but or not trial.guard) and trial.complaint == base.complaint and len(options) == 1:
             alike.update(place for place in options if but or is_class(place))
         kinds = all(place.endswith((" tree", " dtype")) for place in options)
         elsewhere = trial.progress >= base.progress and trial.complaint != base.complaint
         if kinds and of_other_kind is base and elsewhere and not asks_for_dtype(trial):
             of_other_kind = trial  # the message is no longer about the kind of its arguments
-    return (of_other_kind if best is base else best), clues
+    return (of_other_kind if best is base else best), evidence
 
 
 def explain(trials: Trials, trial: Trial, needs: Needs, deal: Deal) -> Explanation:
@@ -347,7 +347,7 @@ def explain(trials: Trials, trial: Trial, needs: Needs, deal: Deal) -> Explanati
     further. `weakened` then drops needs that turn out to be needless.
     """
     with pending(trial):
-        complaints, clues, first = {trial.complaint}, Clues(), trial
+        complaints, evidence, first = {trial.complaint}, Evidence(), trial
         for _ in range(_DEPTH):
             step = Step(trial, needs, complaints)
             # A program that asks for the numbers in an array does so at any size.
@@ -359,28 +359,28 @@ def explain(trials: Trials, trial: Trial, needs: Needs, deal: Deal) -> Explanati
                     if not result.ok and candidate is step.by_question and result.place == trial.place:
                         result = _with_the_rest_as_before(trials, trial, candidate, step.asked_last) or result
                 except Unbuildable as reason:
-                    clues = clues.then(Clues(unbuilt=reason))
+                    evidence = evidence.then(Evidence(unbuilt=reason))
                     continue
                 if result.ok:
-                    return Explanation(weakened(trials.with_needs, trial, candidate, deal, first), result, clues)
+                    return Explanation(weakened(trials.with_needs, trial, candidate, deal, first), result, evidence)
                 if candidate is step.by_question and not candidate.allows(result.assignment.sizes):
                     continue  # another need asks for the opposite, so the trial shows nothing of this one
                 step.see(result, candidate)
-                clues = clues.then(_clues_of(result, candidate, trial))
+                evidence = evidence.then(_evidence_of(result, candidate, trial))
             if step.chosen is None:
-                return Explanation(None, trial, clues.then(Clues(furthest=trial)))
+                return Explanation(None, trial, evidence.then(Evidence(furthest=trial)))
             trial, needs = step.chosen
             complaints.add(trial.complaint)
-        return Explanation(None, trial, clues)
+        return Explanation(None, trial, evidence)
 
 
-def _clues_of(result: Trial, candidate: Needs, before: Trial) -> Clues:
+def _evidence_of(result: Trial, candidate: Needs, before: Trial) -> Evidence:
     """What a trial with one more need has shown that fails as well; `before` is the trial without that need."""
     ran_through = result.error is None and not result.joins_dims and candidate.of_many_sizes
     # A trial that ran to its end is past the guard, whatever is wrong with its result.
     further = result.progress > before.progress or result.error is None
     past_guard = before.guard not in ("", result.guard) and not candidate.merged and further
-    return Clues(
+    return Evidence(
         ran_through=result if ran_through else None,
         past_guard=(result, candidate) if past_guard else None,
     )
@@ -438,7 +438,7 @@ def explain_with_names_per_record(trials: Trials, base: Trial) -> Explanation:
 
     It is tried only if the failure is about a name that several scopes use: two layers may each have a `width`.
     """
-    nothing = Explanation(None, base, Clues())
+    nothing = Explanation(None, base, Evidence())
     spoken_of = base.spoken_of or tuple(base.keys.scopes)
     if all(len(base.keys.scopes_of(key)) < 2 for key in spoken_of):
         return nothing
@@ -448,7 +448,7 @@ def explain_with_names_per_record(trials: Trials, base: Trial) -> Explanation:
     )
     if trial.place == base.place and trial.complaint == base.complaint and len(trial.spoken_of) == 1:
         return nothing  # a failure about one size alone, such as an odd one, is not about names that records share
-    return Explanation(needs, trial, Clues()) if trial.ok else explain(trials, trial, needs, ascending)
+    return Explanation(needs, trial, Evidence()) if trial.ok else explain(trials, trial, needs, ascending)
 
 
 def shrink(trials: Trials, trial: Trial, needs: Needs) -> Trial:

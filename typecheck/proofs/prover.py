@@ -24,7 +24,7 @@ from weft.typecheck.arguments.generalise import generalise
 from weft.typecheck.arguments.parameters import IN_A_TEXT
 from weft.typecheck.errors import AnnotationError, InternalError
 from weft.typecheck.proofs.beyond import NOT_ABSTRACT, beyond_annotations
-from weft.typecheck.proofs.explaining import USUAL, Budget, Clues, Trials, shrink
+from weft.typecheck.proofs.explaining import USUAL, Budget, Evidence, Trials, shrink
 from weft.typecheck.proofs.frames import Endless, is_of_jax, listening
 from weft.typecheck.proofs.lints import drifts, lint
 from weft.typecheck.proofs.needs import DEALS, Needs
@@ -241,7 +241,7 @@ def _failed(trials: Trials, outcome: Outcome) -> Contract:
     if deep is not None:
         return _undecided(target, Cause.RECURSION, str(deep) if isinstance(deep, Endless) else Cause.RECURSION.value)
     none_passed = not outcome.passed
-    reason = reason_beyond(trials, outcome.clues, outcome.failed[0], none_passed=none_passed)
+    reason = reason_beyond(trials, outcome.evidence, outcome.failed[0], none_passed=none_passed)
     if reason is not None:
         return _contract(target, Verdict.SKIPPED, reason=reason)
     # Doubts are only about how a failure can be shown, so they are looked into at the sizes that a reader will see.
@@ -276,7 +276,7 @@ def _undecided(target: Target, cause: Cause, reason: str, tried: tuple[Mapping[s
     return _contract(target, Verdict.UNDECIDED, tried=tried, reason=reason, cause=cause)
 
 
-def reason_beyond(trials: Trials, clues: Clues, failed: Trial, *, none_passed: bool) -> str | None:
+def reason_beyond(trials: Trials, evidence: Evidence, failed: Trial, *, none_passed: bool) -> str | None:
     """Why a failure shows nothing about the contract, since it depends on what annotations leave open; else None."""
     first, target = trials.first, trials.target
     wrong = next(iter(failed.violations), None)
@@ -289,19 +289,19 @@ def reason_beyond(trials: Trials, clues: Clues, failed: Trial, *, none_passed: b
     if none_passed and first is not None and first.unsaid.results:
         return beyond_annotations(first)  # with other options the program fails before it calls that callable
     reason = beyond_annotations(failed) or (
-        beyond_annotations(clues.furthest) if clues.furthest is not None and none_passed else None
+        beyond_annotations(evidence.furthest) if evidence.furthest is not None and none_passed else None
     )
-    if reason is not None and failed.guard and reason.startswith("guard") and clues.unbuilt is not None:
-        return f"{clues.unbuilt}; pass it in `args`"  # no arguments that pass the guard could be made
-    return reason or (_of_refused_classes(clues, failed) if none_passed else None)
+    if reason is not None and failed.guard and reason.startswith("guard") and evidence.unbuilt is not None:
+        return f"{evidence.unbuilt}; pass it in `args`"  # no arguments that pass the guard could be made
+    return reason or (_of_refused_classes(evidence, failed) if none_passed else None)
 
 
-def _of_refused_classes(clues: Clues, failed: Trial) -> str | None:
+def _of_refused_classes(evidence: Evidence, failed: Trial) -> str | None:
     """The reason not to judge a failure for one concrete class, if a guard refused another class; else None.
 
     With arguments that pass the guard the program may hold for that other class, and one class that holds suffices.
     """
-    for place, refused in clues.refused.items() if not failed.violations else ():
+    for place, refused in evidence.refused.items() if not failed.violations else ():
         names, option = refused.options.classes.get(place, ()), failed.assignment.options.get(place, 0)
         if names and option != (refused_option := refused.assignment.options[place]):
             cls, error = names[option], first_line(failed.error)

@@ -1,21 +1,21 @@
 """The search of a proof: trials at several assignments of sizes, and, where one fails, the needs that explain it.
 
-The search first looks for a trial that holds, by needs (`explaining`) and other options. Then it varies options and
-classes (`variations`), and the number of axes of each `*name` and `...`. At last it tries both answers to each question
-that the program asks of its sizes (`questions`).
+The search first looks for a trial that holds, by needs (`explaining`) and other options. Then it goes
+through classes, options and numbers of axes (`variations`). At last it tries both answers to each question that the
+program asks of its sizes (`questions`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from weft.typecheck.arguments.builder import Assignment, Unbuildable
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.proofs.explaining import (
-    Clues,
+    Evidence,
     Exhausted,
     Trials,
     explain,
@@ -24,22 +24,10 @@ from weft.typecheck.proofs.explaining import (
     with_options_in_rounds,
     with_other_options,
 )
-from weft.typecheck.proofs.needs import DEALS, Deal, Needs, array_of, ascending, axes, written_under
+from weft.typecheck.proofs.needs import DEALS, Deal, Needs, ascending, written_under
 from weft.typecheck.proofs.questions import QuestionResults, answer
 from weft.typecheck.proofs.trial import Trial, argument_of, at_guard, is_class, leaves_kinds_open, phrases
-from weft.typecheck.proofs.variations import (
-    Results,
-    change_of,
-    changed,
-    goes_with,
-    is_excused_by_nothing,
-    is_inert,
-    options_of_fields,
-    vary_classes,
-    vary_options,
-    vary_together,
-    with_option,
-)
+from weft.typecheck.proofs.variations import Results, is_inert, vary_parts, vary_together, with_option
 
 
 @dataclass(frozen=True)
@@ -55,7 +43,7 @@ class Outcome:
         ended: the reason if the search ended before it had decided.
         answers: the outcome of the questions that the program asks of its sizes.
         in_pairs: whether options were tried alone and in pairs, and not in all combinations.
-        clues: what trials have shown that no needs explain.
+        evidence: what trials have shown that no needs explain.
     """
 
     passed: tuple[Trial, ...]
@@ -66,7 +54,7 @@ class Outcome:
     doubtful: tuple[Trial, ...] = ()
     answers: QuestionResults = field(default_factory=QuestionResults)
     in_pairs: bool = False
-    clues: Clues = field(default_factory=Clues)
+    evidence: Evidence = field(default_factory=Evidence)
 
     @property
     def pending(self) -> Trial | None:
@@ -87,7 +75,7 @@ def _is_about_texts(trial: Trial) -> bool:
     return bool(trial.unsaid.texts) and made_up and (looked_up or named) and not trial.violations
 
 
-def begin(trials: Trials) -> tuple[Trial, Needs, Clues]:
+def begin(trials: Trials) -> tuple[Trial, Needs, Evidence]:
     """The first trial that holds, with its needs; a failing trial, if none is found within the budget.
 
     Raises:
@@ -98,8 +86,8 @@ def begin(trials: Trials) -> tuple[Trial, Needs, Clues]:
         with contextlib.suppress(Exhausted):
             started = _started(trials, results, base)
     if started is None:
-        return base, Needs(), results.clues
-    return trials.with_needs(*started, ascending), started[1], results.clues
+        return base, Needs(), results.evidence
+    return trials.with_needs(*started, ascending), started[1], results.evidence
 
 
 def search(trials: Trials) -> Outcome:
@@ -123,7 +111,7 @@ def search(trials: Trials) -> Outcome:
         doubtful=tuple(results.doubtful),
         answers=answers,
         in_pairs=results.in_pairs,
-        clues=results.clues,
+        evidence=results.evidence,
     )
 
 
@@ -140,7 +128,7 @@ def _decide(trials: Trials, results: Results, answers: QuestionResults) -> None:
     _listen(trials, results)
     for _ in range(_MOST_ROUNDS):
         known = _asked(trials)
-        for vary in (vary_classes, vary_options, vary_ranks, vary_together):
+        for vary in (vary_parts, vary_together):
             if not results.failed:
                 vary(trials, results)
         results.passed = list({id(trial): trial for trial in results.passed}.values())
@@ -181,8 +169,8 @@ def _started(trials: Trials, results: Results, base: Trial) -> tuple[Trial, Need
     """
     with pending(base):
         first = base
-        varied, clues = with_options_in_rounds(trials, base)
-        results.heed(clues)
+        varied, evidence = with_options_in_rounds(trials, base)
+        results.heed(evidence)
         needs = Needs() if varied.ok else results.needs_of(explain(trials, varied, Needs(), ascending))
         if needs is not None:
             usual = None
@@ -193,10 +181,10 @@ def _started(trials: Trials, results: Results, base: Trial) -> tuple[Trial, Need
             _choose(trials, results, base, needs)
         elif varied is not base:
             needs = results.needs_of(explain(trials, base, Needs(), ascending))
-        furthest = results.clues.furthest
+        furthest = results.evidence.furthest
         if needs is None and furthest is not None and leaves_kinds_open(furthest):
-            further, clues = with_other_options(trials, furthest)
-            results.heed(clues)
+            further, evidence = with_other_options(trials, furthest)
+            results.heed(evidence)
             if further.ok:
                 needs = Needs()
             elif further.progress > furthest.progress:
@@ -205,30 +193,30 @@ def _started(trials: Trials, results: Results, base: Trial) -> tuple[Trial, Need
             if needs is not None:
                 base = further
                 _choose(trials, results, base, needs)
-        if needs is None and results.clues.past_guard is not None:
+        if needs is None and results.evidence.past_guard is not None:
             # Joined sizes pass many a guard, and a later failure may come from the joining: this trial joins none.
-            base, known = results.clues.past_guard
+            base, known = results.evidence.past_guard
             needs = results.needs_of(explain(trials, base, known, ascending))
             if needs is None and base.error is None:
-                results.clues = dataclasses.replace(results.clues, furthest=base)
+                results.evidence = dataclasses.replace(results.evidence, furthest=base)
         if needs is None:
             needs = results.needs_of(explain_with_names_per_record(trials, base))
     if needs is not None:
         return base, needs
     # Where other options only move the error elsewhere, the failure is told for the usual options.
     nearest = varied if base is first and varied.progress > first.progress else base
-    blamed = _blamed(results.clues, nearest)
+    blamed = _blamed(results.evidence, nearest)
     results.failed.append(blamed)
     results.needs = Needs(merged=tuple(blamed.assignment.merged.items()))
     return None
 
 
-def _blamed(clues: Clues, nearest: Trial) -> Trial:
+def _blamed(evidence: Evidence, nearest: Trial) -> Trial:
     """The failing trial to report, of those that no needs explain.
 
     If needs got a trial further before it failed, that trial is reported: its error is one that no need mends.
     """
-    further = clues.furthest
+    further = evidence.furthest
     # But a trial with joined sizes, or with records that do not share dims, is no trial of what annotations say,
     # unless what fails there is about other sizes: then a right program has to join these as well.
     joined = False
@@ -237,8 +225,8 @@ def _blamed(clues: Clues, nearest: Trial) -> Trial:
         is_later = further.progress > nearest.progress and further.place != nearest.place
         joined = not is_later or not merged.isdisjoint(further.spoken_of)
     blamed = nearest if further is None or joined or further.assignment.names_per_record else further
-    if blamed.error is not None and not blamed.guard and clues.ran_through is not None:
-        return clues.ran_through  # the program ran to its end, and only its result is wrong
+    if blamed.error is not None and not blamed.guard and evidence.ran_through is not None:
+        return evidence.ran_through  # the program ran to its end, and only its result is wrong
     return blamed
 
 
@@ -308,100 +296,3 @@ def _not_both(trials: Trials, results: Results, base: Trial, omitted: str) -> st
 
 # The endings of places where an argument may be left out, or be None.
 _LEFT_OUT = (" given", " present")
-
-
-def vary_ranks(trials: Trials, results: Results) -> None:
-    """Tries other numbers of axes for each variadic name; for arrays without a shape together if each fails alone."""
-    base = results.passed[0]
-    if results.needs.of_one_shape:
-        # The `...` of several arrays, which have the same shape, change at once.
-        dots = {key.rpartition(".")[0] for pair in results.needs.alike for key in pair} & base.ranks.keys()
-        for count in (0, 2) if dots and all(key.endswith("]") for key in dots) else ():
-            with contextlib.suppress(Unbuildable):
-                trial = _of_ranks(trials, base, dict.fromkeys(dots, count))
-                if trial.ok:
-                    results.passed.append(trial)
-                else:
-                    results.notes.append(f"{array_of(min(dots))} is not of {axes(count)}{at_guard(trial)}")
-        return
-    alone: dict[str, list[str]] = {}
-    for key, (rank, is_unnamed, _) in base.ranks.items():
-        if any(rank == key for rank, _ in results.needs.ranks):
-            continue
-        if is_unnamed and _speaks_of_axes(results.needs, key):
-            # The needs name axes of this array by number, which has a meaning for this many axes alone.
-            results.needs = results.needs.plus(ranks=(key, rank))
-            continue
-        notes = _other_ranks(trials, results, key)
-        if notes:
-            alone[key] = notes
-    # Two arrays without a shape that are added need the same number of axes, so another number for one of them fails.
-    together = [key for key in alone if len(alone[key]) > 1 and base.ranks[key][:2] == (2, True)]
-    if len(together) > 1:
-        with contextlib.suppress(Unbuildable):
-            both = [_of_ranks(trials, base, dict.fromkeys(together, other)) for other in (0, 1)]
-            if all(trial.ok for trial in both):
-                results.passed += both
-                alone = {key: notes for key, notes in alone.items() if key not in together}
-                results.notes.append(f"{' and '.join(map(array_of, together))} have the same number of axes, 2 at most")
-    results.notes += [note for notes in alone.values() for note in notes]
-
-
-def _other_ranks(trials: Trials, results: Results, key: str) -> list[str]:
-    """Tries other numbers of axes for one variadic name; returns a sentence for each number that the program refuses.
-
-    A number that fails without a reason to refuse it is a failure of the contract, and goes to `results.failed`.
-    """
-    base = results.passed[0]
-    rank, is_unnamed, _ = base.ranks[key]
-    compared = trials.target.compared_ranks
-    # A body that compares `x.ndim` with 4 may branch there, so the numbers next to those that it writes are tried, too.
-    further = sorted(number + offset for number in compared for offset in (-1, 0, 1))
-    others = dict.fromkeys((0, 2, 1, *(number for number in further if number > 2)))
-    holding, refused = {rank}, dict[int, Trial]()
-    for count in others:
-        # After one failure the contract fails anyway, so no further number is tried.
-        if count == rank or results.failed:
-            continue
-        try:
-            trial = _of_ranks(trials, base, {key: count})
-        except Unbuildable:
-            continue
-        if trial.ok:
-            results.passed.append(trial)
-            holding.add(count)
-        # The program refuses a number, which is no failure, if it raises on purpose (a guard), if the annotation leaves
-        # the number open and nothing shows a fault of the function's own, if there is no axis where it needs one, or if
-        # another option of the fields makes it hold.
-        elif (
-            trial.guard
-            or (is_unnamed and not is_excused_by_nothing(trials, trial))
-            or (count == 0 and trial.error is not None)
-            or goes_with(trials, base, change_of(ranks={key: count}), options_of_fields(base))
-        ):
-            refused[count] = trial
-        else:
-            results.failed.append(trial)
-    # More axes held than were refused, so each refused number has a sentence.
-    if refused and max(refused) < max(holding):
-        return [f"{array_of(key)} is not of {axes(count)}{at_guard(trial)}" for count, trial in refused.items()]
-    if refused:  # more axes were refused than held, so the sentence lists the numbers that held
-        *few, last = [str(number) for number in sorted(holding)]
-        said = f"{', '.join(few)} or {last} axes" if few else axes(int(last))
-        return [f"{array_of(key)} is of {said}{at_guard(refused[max(refused)])}"]
-    return []
-
-
-def _of_ranks(trials: Trials, base: Trial, ranks: Mapping[str, int]) -> Trial:
-    return trials.attempt(changed(base, ranks=ranks))
-
-
-def _speaks_of_axes(needs: Needs, key: str) -> bool:
-    """Whether a need names a single axis of an array that may have any number of axes: `x.shape[1] = 3`.
-
-    That an axis equals the same axis of another array is no such need.
-    """
-    pairs = [*needs.multiples, *needs.equal, *needs.least, *((key, other) for key, other, _ in needs.order)]
-    # A need that `x.shape[0] = y.shape[0]` has a meaning for any number of axes.
-    pairs += [pair for pair in needs.merged if len({axis.partition("....")[2] or axis for axis in pair}) > 1]
-    return any(isinstance(part, str) and part.startswith(f"{key}.") for pair in pairs for part in pair)

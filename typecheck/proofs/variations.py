@@ -1,9 +1,9 @@
-"""Trials with other classes and options, and with several changes, once a program holds.
+"""Every part of a program's inputs gone through, and several changes at once, once a program holds.
 
-Each `vary_` function takes what the search has found so far, and adds trials that hold, trials that fail, and
-conditions. A change that fails by itself need not be a fault of the program: annotations cannot say that a field gives
-the number of axes of others. So `goes_with` tells whether the failure goes away when something else is changed together
-with it. Its caller names the other changes that may be related, since each costs a trial, and words the result.
+A part is a class, an option, or the number of axes of arrays, and one loop goes through all of them (`vary_parts`). A
+value that fails by itself need not be a fault of the program: annotations cannot say that a field gives the number of
+axes of others. So `goes_with` tells whether the failure goes away when something else is changed together with it. Each
+kind of part names the changes that may be related to it, since each costs a trial, and words the result.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ import contextlib
 import dataclasses
 import itertools
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from weft.typecheck.arguments.builder import Assignment, Unbuildable
 from weft.typecheck.proofs.beyond import beyond_annotations
 from weft.typecheck.proofs.explaining import (
     MOST_CLASSES,
     MOST_PAIRS,
-    Clues,
+    Evidence,
     Explanation,
     Trials,
     explain,
     with_options_in_rounds,
 )
-from weft.typecheck.proofs.needs import Needs, ascending, axes, closed
+from weft.typecheck.proofs.needs import Needs, array_of, ascending, axes, closed
 from weft.typecheck.proofs.trial import DTYPE_NAMES, Trial, argument_of, at_guard, is_class, phrases
 
 # New values for entries of an assignment, by the entry's part and key: `{("options", "mask given"): 1}`.
@@ -112,7 +112,7 @@ class Results:
         doubtful: trials that fail for one concrete class of an abstract class, and by no guard of that class.
         in_pairs: whether options were tried alone and in pairs, and not in all combinations.
         unmended: the places and messages of classes' failures that neither options nor needs mended.
-        clues: what trials have shown that no needs explain.
+        evidence: what trials have shown that no needs explain.
     """
 
     passed: list[Trial] = field(default_factory=list)
@@ -124,113 +124,237 @@ class Results:
     doubtful: list[Trial] = field(default_factory=list)
     in_pairs: bool = False
     unmended: set[tuple[object, str]] = field(default_factory=set)
-    clues: Clues = field(default_factory=Clues)
+    evidence: Evidence = field(default_factory=Evidence)
 
-    def heed(self, clues: Clues) -> None:
+    def heed(self, evidence: Evidence) -> None:
         """Adds what further trials have shown."""
-        self.clues = self.clues.then(clues)
+        self.evidence = self.evidence.then(evidence)
 
     def needs_of(self, explanation: Explanation) -> Needs | None:
         """The needs of an explanation, if it found any; what its trials have shown is added."""
-        self.heed(explanation.clues)
+        self.heed(explanation.evidence)
         return explanation.needs
 
 
-def vary_classes(trials: Trials, results: Results) -> None:
-    """Tries each concrete class of an abstract class, and notes the classes for which the program holds.
+class _Part(NamedTuple):
+    """A part of a program's inputs that is gone through: a class, an option, or the number of axes of arrays.
 
-    If a guard raises for a class, or the failure depends on what annotations leave open, the program is not meant for
-    that class. Any other failure is a finding about the program, whose annotation promises to take that class.
+    Attributes:
+        key: the part, as an entry of an assignment names it; of several arrays the first one's.
+        usual: the value that the part has in the trial that is varied.
+        values: the other values to try.
+        tried: the trial with a value, and the needs under which it holds.
+        excuses: whether a failure with a value only says which values the program is meant for.
+        words: the conditions in words, by the values that held and the trials of those that were refused.
     """
-    base = results.passed[0]
-    for place, names in base.options.classes.items():
-        holding, failing = {base.assignment.options.get(place, 0): ""}, list[str]()
-        for option in range(min(len(names), MOST_CLASSES)):
-            if option in holding:
-                continue
-            try:
-                trial, further = with_option(trials, results, base, {place: option})
-            except Unbuildable:
-                continue
-            few = len(further.merged) <= len(results.needs.merged) + 1
-            if trial.ok and few and _suits(trials, results, further):
-                results.passed.append(trial)
-                results.needs = further
-                # Besides the class, further options may have changed: ` (mask is given)`.
-                usual, chosen = base.assignment.options, trial.assignment.options.items()
-                more = {place: n for place, n in chosen if n and n != usual.get(place) and not is_class(place)}
-                said = ", ".join(phrases(trial.options, entry, n).needed for entry, n in more.items())
-                holding[option] = f" ({said})" if said else ""
-            elif is_excused_by_nothing(trials, trial):
-                results.failed.append(trial)
-                return
-            elif not trial.ok:  # a class that needs much of its own is not named: needs are stated for all classes
-                failing.append(names[option] + at_guard(trial))
-                if not trial.guard and beyond_annotations(trial) is None:
-                    results.doubtful.append(trial)
-        listed = " or ".join(names[option] + holding[option] for option in sorted(holding))
-        fails = f", not {' or '.join(failing)}" if failing else ""
-        results.notes.append(f"{argument_of(place) or place} is {listed}{fails}")
+
+    key: tuple[str, str]
+    usual: int
+    values: Iterable[int]
+    tried: Callable[[int], tuple[Trial, Needs]]
+    excuses: Callable[[int, Trial], bool]
+    words: Callable[[Mapping[int, Trial], Mapping[int, Trial | None]], Iterable[str]]
 
 
-def vary_options(trials: Trials, results: Results) -> None:
-    """Tries each option once, with all other options as in a trial that held, and notes those that are conditions.
+def vary_parts(trials: Trials, results: Results) -> None:
+    """Tries each value of each part, with all other parts as in a trial that held.
 
-    A failing option is a failure of the program, unless a guard refuses it or annotations cannot say what goes with it.
+    A value that fails is a failure of the program, unless a guard refuses it or annotations cannot say what goes with
+    it: then it is a condition.
     """
-    base = results.passed[0]
-    seen = set[tuple[str, int]]()
-    queue = [base]
+    seen = set[tuple[tuple[str, str], int]]()
+    queue = [results.passed[0]]
     results.passed += results.alternatives
     while queue:
         current = queue.pop(0)
-        # One at a time, as a trial may ask a value for something new, which gives that value a further option.
-        while untried := next(_untried(current, results, seen), None):
-            place, option = untried
-            seen.add(untried)
-            try:
-                trial, further = with_option(trials, results, current, {place: option})
-            except Unbuildable:  # the option could not be tried, and the report says so
-                results.notes.append(phrases(current.options, place, option).excluded)
-                continue
-            excluded = phrases(trial.options, place, option).excluded
-            # Many who annotate any number of items, or any tree, mean a certain one: a failure is only a condition.
-            is_loose = place.endswith((" length", " tree", " width"))
-            # A dtype that JAX refuses is none that the program is for, though its annotation allows it; nor is a number
-            # next to those that it asks for.
-            of_value = trial.options.given.get(place)
-            is_made_up = of_value is not None and not of_value.is_asked_for(option)
-            is_loose |= (is_made_up or place.endswith(" arrays")) and not trial.violations
-            if trial.ok and not _suits(trials, results, further):
-                results.notes.append(excluded)
-            elif trial.ok:
-                results.passed.append(trial)
-                results.needs = further
-                queue.append(trial)  # an option may lead to arguments that have options of their own
-            elif is_excused_by_nothing(trials, trial) and not _goes_with_axes(trials, current, place, option):
-                results.failed.append(trial)
-            elif (
-                trial.guard
-                or is_loose
-                or _is_open(trial)
-                or _is_for_others(trials, trial, place)
-                or _helped(trials, results, current, place, option)
-            ):
-                results.notes.append(excluded + at_guard(trial))
-            else:
-                results.failed.append(trial)
+        for part in _parts(trials, results, current):
+            holding, refused = {part.usual: current}, dict[int, Trial | None]()
+            # One at a time, as a trial may ask a value for something new, which gives that value a further option.
+            for value in part.values:
+                if (part.key, value) in seen:
+                    continue
+                seen.add((part.key, value))
+                try:
+                    trial, needs = part.tried(value)
+                except Unbuildable:  # the value could not be tried, and the report says so
+                    refused[value] = None
+                    continue
+                if trial.ok and _suits(trials, results, needs):
+                    holding[value] = trial
+                    results.passed.append(trial)
+                    results.needs = needs
+                    queue.append(trial)  # a value may lead to arguments that have options of their own
+                elif trial.ok or part.excuses(value, trial):
+                    refused[value] = trial
+                else:
+                    results.failed.append(trial)
+                    break
+            results.notes += part.words(holding, refused)
 
 
-def _untried(current: Trial, results: Results, seen: set[tuple[str, int]]) -> Iterator[tuple[str, int]]:
-    """The options that a trial has and that have not been tried.
+def _parts(trials: Trials, results: Results, current: Trial) -> Iterator[_Part]:
+    """The parts of a trial to go through; classes and numbers of axes are those of the first trial that held alone."""
+    if current is results.passed[0]:
+        for place in current.options.classes:
+            yield _class(trials, results, current, place)
+    for place in _places(current, results):
+        yield _option(trials, results, current, place)
+    if current is results.passed[0] and not results.failed:
+        yield from _numbers_of_axes(trials, results, current)
 
-    Classes have been varied; dtypes are tried where an error names them, as most programs take floats alone.
+
+def _class(trials: Trials, results: Results, base: Trial, place: str) -> _Part:
+    """The concrete classes of an abstract class.
+
+    If a guard raises for a class, or the failure depends on what annotations leave open, the program is not meant for
+    that class.
+    """
+    names, usual = base.options.classes[place], base.assignment.options.get(place, 0)
+
+    def words(holding: Mapping[int, Trial], refused: Mapping[int, Trial | None]) -> Iterator[str]:
+        said = dict[int, str]()
+        for option, trial in sorted(holding.items()):
+            # Besides the class, further options may have changed: ` (mask is given)`.
+            known, chosen = base.assignment.options, trial.assignment.options.items()
+            more = {place: n for place, n in chosen if n and n != known.get(place) and not is_class(place)}
+            needed = ", ".join(phrases(trial.options, entry, n).needed for entry, n in more.items())
+            said[option] = names[option] + (f" ({needed})" if needed else "")
+        # A class that needs much of its own is not named: needs are stated for all classes.
+        failing = {option: trial for option, trial in refused.items() if trial is not None and not trial.ok}
+        excluded = " or ".join(names[option] + at_guard(trial) for option, trial in failing.items())
+        yield f"{argument_of(place) or place} is {' or '.join(said.values())}" + f", not {excluded}" * bool(excluded)
+        doubtful = (trial for trial in failing.values() if not trial.guard and beyond_annotations(trial) is None)
+        results.doubtful += doubtful
+
+    return _Part(
+        ("options", place),
+        usual,
+        (option for option in range(min(len(names), MOST_CLASSES)) if option != usual),
+        lambda option: with_option(trials, results, base, {place: option}),
+        lambda option, trial: not is_excused_by_nothing(trials, trial),
+        words,
+    )
+
+
+def _places(current: Trial, results: Results) -> Iterator[str]:
+    """The places of a trial whose options may decide something.
+
+    Dtypes are tried where an error names them, as most programs take floats alone.
     """
     names = frozenset[str]().union(*(trial.names for trial in results.passed))
-    for place, count in current.options.counts.items():
+    for place in current.options.counts:
         is_read = current.options.is_read(place, names)  # what the program never looks at decides nothing
         if is_read and place not in results.settled and not place.endswith((" dtype", " class")):
-            yield from ((place, option) for option in range(1, count) if (place, option) not in seen)
+            yield place
+
+
+def _option(trials: Trials, results: Results, current: Trial, place: str) -> _Part:
+    """The options of one place."""
+
+    def excuses(option: int, trial: Trial) -> bool:
+        # Many who annotate any number of items, or any tree, mean a certain one: a failure is only a condition.
+        is_loose = place.endswith((" length", " tree", " width"))
+        # A dtype that JAX refuses is none that the program is for, though its annotation allows it; nor is a number
+        # next to those that it asks for.
+        of_value = trial.options.given.get(place)
+        is_made_up = of_value is not None and not of_value.is_asked_for(option)
+        is_loose |= (is_made_up or place.endswith(" arrays")) and not trial.violations
+        if is_excused_by_nothing(trials, trial) and not _goes_with_axes(trials, current, place, option):
+            return False
+        return (
+            bool(trial.guard)
+            or is_loose
+            or _is_open(trial)
+            or _is_for_others(trials, trial, place)
+            or _helped(trials, results, current, place, option)
+        )
+
+    def words(holding: Mapping[int, Trial], refused: Mapping[int, Trial | None]) -> Iterator[str]:
+        for option, trial in refused.items():
+            yield phrases((trial or current).options, place, option).excluded + (
+                "" if trial is None else at_guard(trial)
+            )
+
+    return _Part(
+        ("options", place),
+        0,
+        itertools.takewhile(lambda option: option < current.options.counts[place], itertools.count(1)),
+        lambda option: with_option(trials, results, current, {place: option}),
+        excuses,
+        words,
+    )
+
+
+def _numbers_of_axes(trials: Trials, results: Results, base: Trial) -> Iterator[_Part]:
+    """The numbers of axes of each variadic name, and of each array without a shape."""
+    dots = {key.rpartition(".")[0] for pair in results.needs.alike for key in pair} & base.ranks.keys()
+    if results.needs.of_one_shape:
+        # The `...` of several arrays, which have the same shape, change at once.
+        if dots and all(key.endswith("]") for key in dots):
+            yield _rank(trials, results, base, tuple(sorted(dots)))
+        return
+    for key, (rank, is_unnamed, _) in base.ranks.items():
+        if any(rank == key for rank, _ in results.needs.ranks):
+            continue
+        if is_unnamed and _speaks_of_axes(results.needs, key):
+            # The needs name axes of this array by number, which has a meaning for this many axes alone.
+            results.needs = results.needs.plus(ranks=(key, rank))
+            continue
+        yield _rank(trials, results, base, (key,))
+
+
+def _rank(trials: Trials, results: Results, base: Trial, keys: tuple[str, ...]) -> _Part:
+    """The numbers of axes of one variadic name, or of several `...` at once.
+
+    The program refuses a number, which is no failure, if it raises on purpose (a guard), if the annotation leaves the
+    number open and nothing shows a fault of the function's own, if there is no axis where it needs one, or if another
+    option of the fields makes it hold.
+    """
+    key, is_unnamed, usual = keys[0], base.ranks[keys[0]].is_unnamed, base.ranks[keys[0]].axes
+    # A body that compares `x.ndim` with 4 may branch there, so the numbers next to those that it writes are tried, too.
+    further = (number + offset for number in trials.target.compared_ranks for offset in (-1, 0, 1))
+    values = dict.fromkeys((0, 2, 1, *sorted(number for number in further if number > 2)))
+
+    def change(count: int) -> Change:
+        return change_of(ranks=dict.fromkeys(keys, count))
+
+    def excuses(count: int, trial: Trial) -> bool:
+        return (
+            len(keys) > 1
+            or bool(trial.guard)
+            or (is_unnamed and not is_excused_by_nothing(trials, trial))
+            or (count == 0 and trial.error is not None)
+            or goes_with(trials, base, change(count), options_of_fields(base))
+        )
+
+    def words(holding: Mapping[int, Trial], refused: Mapping[int, Trial | None]) -> Iterator[str]:
+        failing = {count: trial for count, trial in refused.items() if trial is not None}
+        if failing and max(failing) < max(holding):  # more axes held, so each refused number has a sentence
+            yield from (f"{array_of(key)} is not of {axes(count)}{at_guard(trial)}" for count, trial in failing.items())
+        elif failing:  # more axes were refused than held, so the sentence lists the numbers that held
+            *few, last = [str(number) for number in sorted(holding)]
+            said = f"{', '.join(few)} or {last} axes" if few else axes(int(last))
+            yield f"{array_of(key)} is of {said}{at_guard(failing[max(failing)])}"
+
+    return _Part(
+        ("ranks", key),
+        usual,
+        (count for count in values if count != usual),
+        lambda count: (trials.attempt(changed(base, change(count))), results.needs),
+        excuses,
+        words,
+    )
+
+
+def _speaks_of_axes(needs: Needs, key: str) -> bool:
+    """Whether a need names a single axis of an array that may have any number of axes: `x.shape[1] = 3`.
+
+    That an axis equals the same axis of another array is no such need.
+    """
+    pairs = [*needs.multiples, *needs.equal, *needs.least, *((key, other) for key, other, _ in needs.order)]
+    # A need that `x.shape[0] = y.shape[0]` has a meaning for any number of axes.
+    pairs += [pair for pair in needs.merged if len({axis.partition("....")[2] or axis for axis in pair}) > 1]
+    return any(isinstance(part, str) and part.startswith(f"{key}.") for pair in pairs for part in pair)
 
 
 def with_option(trials: Trials, results: Results, base: Trial, options: Mapping[str, int]) -> tuple[Trial, Needs]:
@@ -247,18 +371,18 @@ def with_option(trials: Trials, results: Results, base: Trial, options: Mapping[
         return fresh, needs
     first = fresh
     if of_class:
-        fresh, clues = with_options_in_rounds(trials, fresh, frozenset(options))
-        results.heed(clues)
+        fresh, evidence = with_options_in_rounds(trials, fresh, frozenset(options))
+        results.heed(evidence)
     if fresh.ok:
         return fresh, needs
-    found = explain(trials, fresh, needs, ascending)
-    further = results.needs_of(found)
+    explanation = explain(trials, fresh, needs, ascending)
+    further = results.needs_of(explanation)
     if further is not None:
         return trials.with_needs(fresh, further, ascending), further
     if of_class:
         results.unmended.add((first.place, first.complaint))
     # Joined sizes pass many a guard, and a later failure may come from the joining.
-    return (found.stuck if of_class and not found.stuck.assignment.merged else fresh), needs
+    return (explanation.stuck if of_class and not explanation.stuck.assignment.merged else fresh), needs
 
 
 def _is_for_others(trials: Trials, trial: Trial, place: str) -> bool:

@@ -56,7 +56,7 @@ def shapes_of(target: Target, source: Statements, dims: Mapping[str, Any], budge
     line, last = (target.line, target.line) if function is None else (function.line, function.last)
     trials = Trials(target, dims, budget)
     try:
-        trial, needs, clues = begin(trials)
+        trial, needs, evidence = begin(trials)
     except Unbuildable as reason:
         return Shapes(target.name, line, last, reason=f"{reason}", traced=False)
     if isinstance(trial.error, AnnotationError):
@@ -69,7 +69,7 @@ def shapes_of(target: Target, source: Statements, dims: Mapping[str, Any], budge
     for further in _option_traces(target, source, trial, needs, dims, notes, function):
         # Further traces only fill in lines without a note: the default options are the usual case.
         notes = {**_notes([further], target.products), **notes}
-    reason = "" if trial.ok else reason_beyond(trials, clues, trial, none_passed=True)
+    reason = "" if trial.ok else reason_beyond(trials, evidence, trial, none_passed=True)
     if reason is None:
         finding = finding_of(target, trial)
         reason = f"line {finding.line}: {finding}" if finding.file == target.file else str(finding)
