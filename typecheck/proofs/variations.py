@@ -189,7 +189,8 @@ def vary_parts(trials: Trials, results: Results) -> None:
                 else:
                     results.failed.append(trial)
                     break
-            results.notes += part.words(holding, refused)
+            said = tuple(part.words(holding, refused))  # which may replace what was noted of parts before
+            results.notes += said
 
 
 def _parts(trials: Trials, results: Results, current: Trial) -> Iterator[_Part]:
@@ -293,6 +294,7 @@ def _numbers_of_axes(trials: Trials, results: Results, base: Trial) -> Iterator[
         if dots and all(key.endswith("]") for key in dots):
             yield _rank(trials, results, base, tuple(sorted(dots)))
         return
+    alone = dict[str, list[str]]()
     for key, (rank, is_unnamed, _) in base.ranks.items():
         if any(rank == key for rank, _ in results.needs.ranks):
             continue
@@ -300,7 +302,20 @@ def _numbers_of_axes(trials: Trials, results: Results, base: Trial) -> Iterator[
             # The needs name axes of this array by number, which has a meaning for this many axes alone.
             results.needs = results.needs.plus(ranks=(key, rank))
             continue
+        noted = len(results.notes)
         yield _rank(trials, results, base, (key,))
+        said = results.notes[noted:]
+        if is_unnamed and rank == 2 and len(said) > 1:
+            alone[key] = said
+    # Two arrays without a shape that are added need the same number of axes, so another number for one of them fails.
+    if len(alone) > 1 and not results.failed:
+
+        def words(holding: Mapping[int, Trial], refused: Mapping[int, Trial | None]) -> Iterator[str]:
+            if not refused:
+                results.notes = [note for note in results.notes if not any(note in said for said in alone.values())]
+                yield f"{' and '.join(map(array_of, alone))} have the same number of axes, 2 at most"
+
+        yield _rank(trials, results, base, tuple(alone))._replace(values=(0, 1), words=words)
 
 
 def _rank(trials: Trials, results: Results, base: Trial, keys: tuple[str, ...]) -> _Part:
