@@ -140,7 +140,7 @@ class _Part(NamedTuple):
     """A part of a program's inputs that is gone through: a class, an option, or the number of axes of arrays.
 
     Attributes:
-        key: the part, as an entry of an assignment names it; of several arrays the first one's.
+        key: the part, as an entry of an assignment names it, or several entries.
         usual: the value that the part has in the trial that is varied.
         values: the other values to try.
         tried: the trial with a value, and the needs under which it holds.
@@ -290,8 +290,8 @@ def _numbers_of_axes(trials: Trials, results: Results, base: Trial) -> Iterator[
     """The numbers of axes of each variadic name, and of each array without a shape."""
     dots = {key.rpartition(".")[0] for pair in results.needs.alike for key in pair} & base.ranks.keys()
     if results.needs.of_one_shape:
-        # The `...` of several arrays, which have the same shape, change at once.
-        if dots and all(key.endswith("]") for key in dots):
+        # Several arrays, or their `...`, which have the same shape, change at once.
+        if dots and not any(_speaks_of_axes(results.needs, key) for key in dots):
             yield _rank(trials, results, base, tuple(sorted(dots)))
         return
     alone = dict[str, list[str]]()
@@ -352,7 +352,7 @@ def _rank(trials: Trials, results: Results, base: Trial, keys: tuple[str, ...]) 
             yield f"{array_of(key)} is of {said}{at_guard(failing[max(failing)])}"
 
     return _Part(
-        ("ranks", key),
+        ("ranks", " and ".join(keys)),
         usual,
         (count for count in values if count != usual),
         lambda count: (trials.attempt(changed(base, change(count))), results.needs),

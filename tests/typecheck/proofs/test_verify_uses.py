@@ -173,3 +173,34 @@ def test_arrays_that_only_together_may_have_other_numbers_of_axes_are_named_toge
         "x.shape[1] = by.shape[1]",
         "by and x have the same number of axes, 2 at most",
     )
+
+
+class ShiftedPlane(eqx.Module):
+    by: Array
+
+    def __call__(self, x: Array) -> Array:
+        if x.shape != self.by.shape or x.ndim != 2:
+            raise ValueError("of one shape, and in the plane")
+        return x + self.by
+
+
+def test_arrays_of_one_shape_are_tried_with_other_numbers_of_axes():
+    (contract,) = verify(ShiftedPlane).contracts
+    shape, axes = contract.assumptions
+    assert shape == "by and x are of one shape"
+    assert axes.startswith("by is of 2 axes (guard at ")
+
+
+class ShiftedRow(eqx.Module):
+    by: Array
+
+    def __call__(self, x: Array, condition: Array | None = None) -> Array:
+        if x.shape != self.by.shape:
+            raise ValueError("of one shape")
+        return x[0] + self.by[0]
+
+
+def test_that_arrays_vary_together_is_tried_and_not_concluded():
+    (contract,) = verify(ShiftedRow).contracts
+    assert "x.shape[0] = by.shape[0]" in contract.assumptions
+    assert not any("the same number" in words for words in contract.assumptions), contract.assumptions
