@@ -14,16 +14,19 @@ from harness import read_arguments, table
 PROGRAMS = ("jax", "equinox", "weft", "weft, weft.nnx", "weft, weft.typecheck", "flax.nnx")
 
 
-def seconds_to_import(names: str, bytecode: str) -> tuple[float, float]:
+def seconds_to_import(names: str, bytecode: str | None) -> tuple[float, float]:
     """Seconds by the clock, and seconds of processor time, which a busy machine does not stretch as much.
 
     Args:
         names: what is imported.
         bytecode: a folder for it. An installed package comes with its bytecode; a checkout has none where Python is
             told not to write any (`PYTHONDONTWRITEBYTECODE`), and would be compiled from source at each import.
+            None takes what is there.
     """
-    environment = {**os.environ, "PYTHONPYCACHEPREFIX": bytecode}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    environment = {**os.environ}
+    if bytecode is not None:
+        environment["PYTHONPYCACHEPREFIX"] = bytecode
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
     begin, used = time.perf_counter(), os.times()
     subprocess.run([sys.executable, "-c", f"import {names}"], check=True, env=environment)
     after = os.times()
@@ -34,7 +37,9 @@ def seconds_to_import(names: str, bytecode: str) -> tuple[float, float]:
 def main() -> None:
     arguments = read_arguments(__doc__)
     rounds = arguments.rounds or (1 if arguments.quick else 15)
-    with tempfile.TemporaryDirectory() as bytecode:
+    with tempfile.TemporaryDirectory() as folder:
+        # To compile all of JAX and its peers takes several times as long as to import them.
+        bytecode = None if arguments.quick else folder
         if not arguments.quick:
             for names in PROGRAMS:
                 # The first import of all writes bytecode.
