@@ -3,12 +3,14 @@
     python without_name.py <<< '[["jax.interpreters.ad", "Zero"], ...]'
 
 Prints a list in JSON: for each name, the error of what every user does and that of the features, as type and text, or
-null. A process is forked after JAX is imported and before weft is: how weft is imported is what is tried.
+null. A process is forked after JAX is imported and before weft is: how weft is imported is what is tried. What the
+first of them has compiled of weft's sources, the others load.
 """
 
 import json
 import multiprocessing
 import sys
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -84,5 +86,7 @@ def run_without(module_and_name: tuple[str, str]) -> tuple[Error, Error]:
 if __name__ == "__main__":
     for module, _ in (names := json.load(sys.stdin)):
         __import__(module)
-    with multiprocessing.get_context("fork").Pool(2, maxtasksperchild=1) as pool:
-        print(json.dumps(pool.map(run_without, names, chunksize=1)))
+    with tempfile.TemporaryDirectory() as folder:
+        sys.pycache_prefix, sys.dont_write_bytecode = folder, False
+        with multiprocessing.get_context("fork").Pool(2, maxtasksperchild=1) as pool:
+            print(json.dumps(pool.map(run_without, names, chunksize=1)))
