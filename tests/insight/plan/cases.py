@@ -13,7 +13,7 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ import optax
 import weft
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from weft import nnx
+from weft.core.edge.executables import compile_module
+from weft.insight.plan.simulated import Compiled, Lowered
 
 SIZES = {"data": 4, "model": 2}
 RULES = {"embed": "data", "mlp": "model", ...: None}
@@ -132,6 +134,11 @@ CASES = {
     "gpt": Case(lambda mesh: sharded_lm().make_step(mesh), gpt_planned, gpt_on, sharded_lm().RULES["product"][1]),
     "nnx": Case(lambda mesh: nnx_step, lambda: (*nnx_objects(), X), nnx_on, NNX_RULES),
 }
+
+
+def compiled_here(programs: Sequence[Lowered], count: int) -> list[Compiled]:
+    """Compiles programs on devices of this process, and not in a child."""
+    return [Compiled(*compile_module(program.module, count, program.open_outputs)) for program in programs]
 
 
 def bytes_held(tree: Any) -> int:

@@ -16,11 +16,12 @@ from weft.insight.plan.command import main
 
 from .cases import NNX_RULES, RULES, SIZES, X, nnx_objects, nnx_step, shapes, step
 
+pytestmark = pytest.mark.usefixtures("compiling_here")
 MESH = SIZES
 
 
 @pytest.fixture(scope="module")
-def plan():
+def plan(compiling_here):
     return weft.plan(step, *shapes(), X, mesh=MESH, rules=RULES)
 
 
@@ -241,7 +242,7 @@ def test_hardware_says_the_datasheet_of_its_figures_and_what_is_derived(name: st
 
 
 @pytest.fixture(scope="module")
-def nnx_plan():
+def nnx_plan(compiling_here):
     return weft.plan(nnx_step, *nnx_objects(), X, mesh=MESH, rules=NNX_RULES)
 
 

@@ -18,6 +18,7 @@ from weft.modules.sharding.unnamed import ReplicatedWarning
 
 from .cases import ADAM, CASES, NNX_RULES, SIZES, Layers, X, mean_square, nnx_objects, nnx_step, shapes
 
+pytestmark = pytest.mark.usefixtures("compiling_here")
 WHOLE = {...: None}
 DEVICES = {"data": 8}
 LOSSES = ("micro-batch", "activations", "compute")
