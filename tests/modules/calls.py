@@ -41,7 +41,6 @@ def dense(key: Any = KEY) -> weft.Linear:
 ROW, SEQUENCE, IMAGE, VOLUME = floats(4), floats(6, 4), floats(4, 4, 4), floats(2, 2, 2, 4)
 IDS = jnp.arange(BATCH * 5).reshape(BATCH, 5) % 7
 LSTM_CARRY = (floats(3), floats(3) / 2)
-ATTENTION = weft.MultiHeadAttention(4, 2, causal=True, key=KEY)
 
 CALLS: MadeOnUse[Call] = MadeOnUse(
     {
@@ -87,7 +86,7 @@ CALLS: MadeOnUse[Call] = MadeOnUse(
         "MaxPool": lambda: Call(weft.MaxPool((2, 2)), (IMAGE,)),
         "MinPool": lambda: Call(weft.MinPool((2, 2)), (IMAGE,)),
         "MoE": lambda: Call(weft.MoE(dense, 3, 4, key=KEY), (SEQUENCE,)),
-        "MultiHeadAttention": lambda: Call(ATTENTION, (SEQUENCE,)),
+        "MultiHeadAttention": lambda: Call(weft.MultiHeadAttention(4, 2, causal=True, key=KEY), (SEQUENCE,)),
         "OptimizedLSTMCell": lambda: Call(weft.OptimizedLSTMCell(4, 3, key=KEY), (LSTM_CARRY, ROW)),
         "PReLU": lambda: Call(weft.PReLU(), (SEQUENCE,)),
         "Parallel": lambda: Call(weft.Parallel(dense(), jnp.tanh), (SEQUENCE,)),

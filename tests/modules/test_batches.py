@@ -11,6 +11,7 @@ import pytest
 import weft
 from weft.errors import AxisError, ConfigError
 
+from tests.made_on_use import MadeOnUse
 from tests.modules.calls import BATCH, CALLS, IMAGE, KEY
 
 # The layers that count axes from the front, or compute something over the whole batch.
@@ -25,14 +26,16 @@ REFUSED = {
     "StatefulSequential": 'BatchNorm(..., axis_name="batch")',
 }
 # The same layers with an option that holds with `vmap` and without.
-EITHER_WAY: dict[str, Any] = {
-    "DropPath": weft.DropPath(1.0, batch_axes=-3),
-    "Flatten": weft.Flatten(-3),
-    "GroupNorm": weft.GroupNorm(4, groups=2, batch_axes=-3),
-    "InstanceNorm": weft.InstanceNorm(4, batch_axes=-3),
-    "MoE": weft.MoE(lambda key: weft.Linear(4, 4, key=key), 3, 4, capacity_factor=None, key=KEY),
-    "BatchNorm": weft.BatchNorm(4, inference=True),
-}
+EITHER_WAY: MadeOnUse[Any] = MadeOnUse(
+    {
+        "DropPath": lambda: weft.DropPath(1.0, batch_axes=-3),
+        "Flatten": lambda: weft.Flatten(-3),
+        "GroupNorm": lambda: weft.GroupNorm(4, groups=2, batch_axes=-3),
+        "InstanceNorm": lambda: weft.InstanceNorm(4, batch_axes=-3),
+        "MoE": lambda: weft.MoE(lambda key: weft.Linear(4, 4, key=key), 3, 4, capacity_factor=None, key=KEY),
+        "BatchNorm": lambda: weft.BatchNorm(4, inference=True),
+    }
+)
 TRANSFORMS = {
     "weft.vmap": weft.vmap,
     "jax.vmap": jax.vmap,

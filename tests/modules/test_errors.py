@@ -12,6 +12,8 @@ import pytest
 import weft
 from weft.core.errors import WeftError
 
+from tests.made_on_use import MadeOnUse
+
 KEY = jax.random.key(0)
 X = jnp.ones((1, 3, 8))
 
@@ -27,40 +29,52 @@ def attention(**options: Any) -> weft.MultiHeadAttention:
     return weft.MultiHeadAttention(8, 2, key=KEY, **options)
 
 
-REFUSED = {
-    "another size of features": (weft.LinearGeneral(4, (2, 3), key=KEY), {}, "in Net.encoder (LinearGeneral)", "x: "),
-    "a mask that does not broadcast": (
-        attention(),
-        {"mask": jnp.ones((5, 5), bool)},
-        "in Net.encoder (MultiHeadAttention)",
-        "mask: ",
-    ),
-    "a mask of a norm": (
-        weft.BatchNorm(8),
-        {"mask": jnp.ones((2, 5), bool)},
-        "in Net.encoder (BatchNorm)",
-        "mask: ",
-    ),
-    "an odd size of heads under RoPE": (
-        weft.MultiHeadAttention(6, 2, rope=weft.RoPE(), key=KEY),
-        {},
-        "in Net.encoder.rope (RoPE)",
-        "x: ",
-    ),
-    "no key": (weft.Sequential(weft.Linear(8, 8, key=KEY), weft.Dropout(0.5)), {}, "layers[1] (Dropout)", "key="),
-    "a full cache": (
-        attention(causal=True).with_cache(2, batch=(1,)),
-        {},
-        "in Net.encoder (MultiHeadAttention)",
-        "cache.keys",
-    ),
-    "lengths of other sequences": (
-        weft.RNN(weft.GRUCell(8, 3, key=KEY)),
-        {"lengths": jnp.array([1, 2])},
-        "in Net.encoder (RNN)",
-        "lengths: ",
-    ),
-}
+REFUSED: MadeOnUse[tuple[Any, dict[str, Any], str, str]] = MadeOnUse(
+    {
+        "another size of features": lambda: (
+            weft.LinearGeneral(4, (2, 3), key=KEY),
+            {},
+            "in Net.encoder (LinearGeneral)",
+            "x: ",
+        ),
+        "a mask that does not broadcast": lambda: (
+            attention(),
+            {"mask": jnp.ones((5, 5), bool)},
+            "in Net.encoder (MultiHeadAttention)",
+            "mask: ",
+        ),
+        "a mask of a norm": lambda: (
+            weft.BatchNorm(8),
+            {"mask": jnp.ones((2, 5), bool)},
+            "in Net.encoder (BatchNorm)",
+            "mask: ",
+        ),
+        "an odd size of heads under RoPE": lambda: (
+            weft.MultiHeadAttention(6, 2, rope=weft.RoPE(), key=KEY),
+            {},
+            "in Net.encoder.rope (RoPE)",
+            "x: ",
+        ),
+        "no key": lambda: (
+            weft.Sequential(weft.Linear(8, 8, key=KEY), weft.Dropout(0.5)),
+            {},
+            "layers[1] (Dropout)",
+            "key=",
+        ),
+        "a full cache": lambda: (
+            attention(causal=True).with_cache(2, batch=(1,)),
+            {},
+            "in Net.encoder (MultiHeadAttention)",
+            "cache.keys",
+        ),
+        "lengths of other sequences": lambda: (
+            weft.RNN(weft.GRUCell(8, 3, key=KEY)),
+            {"lengths": jnp.array([1, 2])},
+            "in Net.encoder (RNN)",
+            "lengths: ",
+        ),
+    }
+)
 
 
 @pytest.mark.parametrize("case", REFUSED)

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 import weft
 
 KEY = jax.random.key(0)
-IMAGES = jnp.arange(2.0 * 3 * 8 * 8).reshape(2, 3, 8, 8)
+IMAGES = np.arange(2 * 3 * 8 * 8, dtype=np.float32).reshape(2, 3, 8, 8)
 
 
 @pytest.mark.parametrize(
-    ("layer", "x", "advice"),
+    ("make", "x", "advice"),
     [
-        (weft.Conv2d(3, 4, (3, 3), key=KEY), IMAGES, "jnp.moveaxis(x, 1, -1)"),
-        (weft.Conv2d(3, 4, (3, 3), key=KEY), IMAGES[0], "jnp.moveaxis(x, 0, -1)"),
-        (weft.Conv1d(3, 4, 3, key=KEY), IMAGES[0], "jnp.moveaxis(x, 0, -1)"),
-        (weft.ConvTranspose2d(3, 4, (3, 3), key=KEY), IMAGES, "jnp.moveaxis(x, 1, -1)"),
-        (weft.BatchNorm(3), IMAGES, "jnp.moveaxis(x, 1, -1)"),
-        (weft.LayerNorm(3), IMAGES[0], "jnp.moveaxis(x, 0, -1)"),
-        (weft.Linear(3, 2, key=KEY), IMAGES[0, :, 0], "jnp.moveaxis(x, 0, -1)"),
+        (lambda: weft.Conv2d(3, 4, (3, 3), key=KEY), IMAGES, "jnp.moveaxis(x, 1, -1)"),
+        (lambda: weft.Conv2d(3, 4, (3, 3), key=KEY), IMAGES[0], "jnp.moveaxis(x, 0, -1)"),
+        (lambda: weft.Conv1d(3, 4, 3, key=KEY), IMAGES[0], "jnp.moveaxis(x, 0, -1)"),
+        (lambda: weft.ConvTranspose2d(3, 4, (3, 3), key=KEY), IMAGES, "jnp.moveaxis(x, 1, -1)"),
+        (lambda: weft.BatchNorm(3), IMAGES, "jnp.moveaxis(x, 1, -1)"),
+        (lambda: weft.LayerNorm(3), IMAGES[0], "jnp.moveaxis(x, 0, -1)"),
+        (lambda: weft.Linear(3, 2, key=KEY), IMAGES[0, :, 0], "jnp.moveaxis(x, 0, -1)"),
     ],
     ids=["Conv2d", "Conv2d of one", "Conv1d", "ConvTranspose2d", "BatchNorm", "LayerNorm", "Linear"],
 )
-def test_channels_that_come_first_are_told_to_be_put_last(layer: Any, x: Any, advice: str):
+def test_channels_that_come_first_are_told_to_be_put_last(make: Callable[[], Any], x: Any, advice: str):
+    layer, x = make(), jnp.asarray(x)
     with pytest.raises(weft.ContractError) as caught:
         layer(x)
     assert caught.value.fix.endswith(f"if the channels or features come first, put them last, {advice}")
