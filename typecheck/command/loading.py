@@ -44,9 +44,13 @@ def importable(unit: Unit) -> Iterator[None]:
             del sys.modules[known]
     # First on the path, as the folder of a script is.
     sys.path.insert(0, str(root))
+    # Python knows bytecode by the second and the size of its source: of two saves within a second, the verdict of the
+    # first would be kept for the second.
+    writes, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         yield
     finally:
+        sys.dont_write_bytecode = writes
         # Other entries that the unit has added stay, so that `worker.changed_since` sees them.
         if str(root) in sys.path:
             sys.path.remove(str(root))

@@ -78,6 +78,18 @@ def test_a_failure_is_a_line_and_exit_code_1(write, capsys: pytest.CaptureFixtur
     assert summary.startswith("2 contracts: 0 proved, 0 hold, 2 fail; 1 not checked: 1 it is private")
 
 
+def test_of_two_saves_within_a_second_the_second_is_judged(
+    write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    for axis in (0, 1):
+        path = write("saved_twice.py", WRONG.replace("axis=0", f"axis={axis}"))
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+        main(["check", "--no-cache", path])
+        assert ("pooled" in capsys.readouterr().out) is (axis == 0)
+    assert not (tmp_path / "__pycache__").exists()
+
+
 def test_strict_makes_warnings_failures(write):
     name = write(
         "drifts.py",
