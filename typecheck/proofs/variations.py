@@ -291,7 +291,7 @@ def _numbers_of_axes(trials: Trials, results: Results, base: Trial) -> Iterator[
     dots = {key.rpartition(".")[0] for pair in results.needs.alike for key in pair} & base.ranks.keys()
     if results.needs.of_one_shape:
         # Several arrays, or their `...`, which have the same shape, change at once.
-        if dots and not any(_speaks_of_axes(results.needs, key) for key in dots):
+        if dots and not any(_speaks_of_axes(results.needs, key) for key in dots if not key.endswith("]")):
             yield _rank(trials, results, base, tuple(sorted(dots)))
         return
     alone = dict[str, list[str]]()
