@@ -33,7 +33,7 @@ STATE, X = State(jnp.ones(2)), jnp.ones(2)
 
 def warned(run: Callable[[], Any]) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
+        warnings.simplefilter("always", RetraceWarning)
         run()
     assert all(warning.category is RetraceWarning and warning.filename == __file__ for warning in caught)
     return [str(warning.message) for warning in caught]
@@ -111,7 +111,7 @@ def test_what_was_said_to_be_static_is_meant():
 def test_a_warning_that_is_an_error_leaves_the_function_usable():
     step = fresh()
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", RetraceWarning)
         with pytest.raises(RetraceWarning):
             [step(STATE.replace(step=i), X) for i in range(3)]
         assert step(STATE.replace(step=2), X).shape == (2,)

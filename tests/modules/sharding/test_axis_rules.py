@@ -662,7 +662,7 @@ def test_a_misspelt_name_is_told():
         spec_of_several = placed_by({"rows": "data"}, contract(several), jnp.ones((8, 3)))
     assert spec_of_several == []
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", UnusedRuleWarning)
         with weft.axis_rules(MESH, {"batch": "data", "vocab": "model", weft.filters.Maybe("bach"): "model"}):
             weft.jit(contract_tokens)(X)
 

@@ -244,7 +244,8 @@ def test_it_works_in_pytest_and_its_workers(tmp_path, way, workers):
 @pytest.mark.slow
 def test_pytest_runs_where_warnings_are_errors(tmp_path):
     (tmp_path / "test_suite.py").write_text(SUITE)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
+    half_written = "ignore:Error reading persistent compilation cache entry:UserWarning"  # by another of these tests
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\nfilterwarnings =\n    error\n    {half_written}\n")
     result = run("-m", "weft.nnx", "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=tmp_path)
     assert "4 passed" in result.stdout, result.stdout + result.stderr
     assert "warning" not in result.stdout
