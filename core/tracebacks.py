@@ -15,10 +15,8 @@ errors is not changed.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Generator
-from contextvars import ContextVar
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
@@ -34,23 +32,11 @@ R = TypeVar("R")
 _config: Any = jax.config  # its options are attributes that no type knows
 VERBOSE = "WEFT_TYPECHECK_VERBOSE"
 
-_whole: ContextVar[bool] = ContextVar("weft_whole_tracebacks", default=False)
-
-
-@contextlib.contextmanager
-def whole_tracebacks() -> Generator[None]:
-    """While open, errors keep all frames, for code that examines where an error was raised."""
-    token = _whole.set(True)
-    try:
-        yield
-    finally:
-        _whole.reset(token)
-
 
 def cut(error: E) -> E:
     """Cuts the traceback of an error to the user's frames, and returns the error. Weft's errors also lose JAX's note
     about filtered tracebacks."""
-    if _whole.get() or is_on(VERBOSE) or _config.jax_traceback_filtering == "off":
+    if is_on(VERBOSE) or _config.jax_traceback_filtering == "off":
         return error
     for cause in _causes(error):
         entries = entries_of(cause.__traceback__)

@@ -315,7 +315,7 @@ def _innermost(value: object) -> Any:
 
 
 def whole_tracebacks() -> AbstractContextManager[None]:
-    """While open, JAX does not filter the tracebacks of its errors in this thread.
+    """While open, neither JAX nor weft removes frames from tracebacks in this thread.
 
     JAX removes its own frames, for which it reads the file system. A proof, which raises thousands of errors and shows
     none of them, spent half of its time there.

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 import weft
 from weft import nnx
-from weft.core.tracebacks import whole_tracebacks
+from weft.core.edge._tracers import whole_tracebacks
 
 KEY = jax.random.key(0)
 

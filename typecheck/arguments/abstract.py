@@ -62,12 +62,8 @@ def abstractly_counted(function: Callable[..., Any], args: tuple[Any, ...], kwar
     structure, static, arrays = rest
     shapes = iter(out_shapes)
     live = [next(shapes) if is_array else leaf for leaf, is_array in zip(static, arrays, strict=True)]
-    return closed(structure.unflatten(live)), number_of_operations(jaxpr)
-
-
-def number_of_operations(jaxpr: Any) -> int:
-    """How many operations a closed jaxpr has, those of its functions, loops and branches included."""
-    return sum(1 for _ in iter_equations(jaxpr.eqns))
+    # Those of its functions, loops and branches count as well.
+    return closed(structure.unflatten(live)), sum(1 for _ in iter_equations(jaxpr.eqns))
 
 
 # ---------------------------------------------------------------------------------- instances that JAX takes for leaves

@@ -14,18 +14,18 @@ import math
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+from jax.extend.core import JaxprEqn
 from weft.core.edge import _tracers
 from weft.core.edge.contexts import contract_mode, trial_context
 from weft.core.edge.equations import iter_equations
 from weft.core.frames import owner_of
 from weft.core.records.leaves import is_array
-from weft.core.tracebacks import whole_tracebacks
-from weft.typecheck.arguments.abstract import closed, number_of_operations, opened
+from weft.typecheck.arguments.abstract import closed, opened
 from weft.typecheck.arguments.builder import Assignment, Builder, Unbuildable
 from weft.typecheck.arguments.concolic import Asked
 from weft.typecheck.arguments.parameters import names_read
@@ -152,7 +152,6 @@ def run_trial(
         one_at_a_time,
         contract_mode.scope("off"),  # the watch checks, and goes on after the first finding
         _tracers.whole_tracebacks(),
-        whole_tracebacks(),
         watching(target.own, names_per_record=assignment.names_per_record, about=(target.file, target.line)) as watch,
         warnings.catch_warnings(),
         passing.going_on(),
@@ -163,9 +162,10 @@ def run_trial(
         ran = _run(target, builder, watch, passing, next(_numbers) if space is not None else _SHARED)
     # A program that catches the end of a recursion goes on unwatched, so what it returns shows nothing.
     error, at, guard = watch.endless or ran.error or watch.unreadable, ("", 0), ""
+    equations = [] if ran.jaxpr is None else list(iter_equations(ran.jaxpr.eqns))
     if error is not None:
         at, guard = raised_at(error, target.own)
-    elif ran.jaxpr is not None and (impossible := impossible_reshape(ran.jaxpr, target.own)) is not None:
+    elif (impossible := impossible_reshape(equations, target.own)) is not None:
         error, at = impossible
     return Trial(
         assignment=_complete(assignment, builder),
@@ -183,7 +183,7 @@ def run_trial(
         transformed=target.transformed,
         passing=(*{**target.passed_when_made, **passing.passed},),
         is_plain=ran.is_plain,
-        operations=builder.operations + (0 if ran.jaxpr is None else number_of_operations(ran.jaxpr)),
+        operations=builder.operations + len(equations),
     )
 
 
@@ -366,16 +366,16 @@ def shape_of(var: Any) -> tuple[int, ...]:
     return tuple(getattr(var.aval, "shape", ()))
 
 
-def impossible_reshape(closed: Any, own: frozenset[str]) -> tuple[Exception, tuple[str, int]] | None:
+def impossible_reshape(equations: Iterable[JaxprEqn], own: frozenset[str]) -> tuple[Exception, tuple[str, int]] | None:
     """The error of the first reshape that changes the number of elements, with the user's file and line; or None.
 
     `jax.lax.reshape` accepts any new shape while tracing, and only compiling fails.
 
     Args:
-        closed: a closed jaxpr.
+        equations: the equations of a trace, those inside of others included.
         own: files that count as the user's.
     """
-    for eqn in iter_equations(closed.eqns):
+    for eqn in equations:
         if eqn.primitive.name != "reshape":
             continue
         old, new = shape_of(eqn.invars[0]), shape_of(eqn.outvars[0])
