@@ -318,16 +318,23 @@ def names_its_axes(cls: type, name: str) -> bool:
 
 def _dims(annotation: object) -> tuple[str | None, ...] | None:
     """The names of the axes of the arrays in a field, None for one without; None if their number is open."""
-    shape = getattr(annotation, "dim_str", None)
-    if isinstance(shape, str):
-        if "*" in shape or "..." in shape:
-            return None
-        return tuple(dim if dim.isidentifier() and not dim.startswith("_") else None for dim in shape.split())
-    shapes = [dims for argument in get_args(annotation) if (dims := _dims(argument)) is not None]
-    # Two arrays of one rank, as in a union, have names only where they agree.
-    if len({len(dims) for dims in shapes}) != 1:
+    arrays = [dims for dims in _dims_of_arrays(annotation) if dims is not None]
+    if len({len(dims) for dims in arrays}) != 1 or None in _dims_of_arrays(annotation):
         return None
-    return tuple(names[0] if len(set(names)) == 1 else None for names in zip(*shapes, strict=True))
+    # Two arrays of one rank, as in a union, have names only where they agree.
+    return tuple(names[0] if len(set(names)) == 1 else None for names in zip(*arrays, strict=True))
+
+
+def _dims_of_arrays(annotation: object) -> Iterator[tuple[str | None, ...] | None]:
+    """For each array in an annotation the names of its axes; None if their number is open."""
+    shape = getattr(annotation, "dim_str", None)
+    if not isinstance(shape, str):
+        for argument in get_args(annotation):
+            yield from _dims_of_arrays(argument)
+    elif "*" in shape or "..." in shape:
+        yield None
+    else:
+        yield tuple(dim if dim.isidentifier() and not dim.startswith("_") else None for dim in shape.split())
 
 
 def _labels(annotation: Any) -> Iterator[object]:

@@ -208,6 +208,19 @@ def test_more_names_than_axes_are_an_error():
         shard(Narrow(jnp.ones(2)), jax.make_mesh((1,), ("data",)), {...: None})
 
 
+class AnyNumber(weft.Module):
+    w: Float[Array, "n"] | Float[Array, "..."]
+
+
+class HasAnyNumber(weft.Module):
+    inner: Annotated[AnyNumber, Sharded("embed", "mlp")]
+
+
+def test_an_annotation_that_allows_any_number_of_axes_says_none(mesh: Any):
+    record = HasAnyNumber(AnyNumber(jnp.ones((4, 4))))
+    assert specs(named_shardings_of(record, mesh, RULES)) == {".inner.w": P("data", "model")}
+
+
 def test_a_name_is_a_text_and_a_field_has_one_set_of_names():
     with pytest.raises(StaticError, match="a name or None, not 3"):
         Sharded("embed", 3)  # pyright: ignore
