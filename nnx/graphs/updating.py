@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -99,7 +99,11 @@ def _plan(node: Any, state: Any, path: Path, entries: list[_Entry], refs: list[A
     is_plain = impl is OBJECT and not node._pytree__has_int_keys
     # The real attribute dict is read without a copy: `update` visits every object of a model at each training step.
     children = attributes_of(node) if is_plain else dict(child_items(node))
-    for key, value in list((state._mapping if type(state) is State else state).items()):
+    items = list((state._mapping if type(state) is State else state).items())
+    # A List puts what it lacks at its end; a restored State may have 10 before 2.
+    if impl is OBJECT and not is_plain:
+        items.sort(key=lambda item: (type(item[0]).__name__, item[0]))
+    for key, value in items:
         current = children.get(key, _ABSENT)
         kind = type(current)
         if kind in VARIABLE_TYPES or isinstance(current, Variable):
@@ -124,6 +128,8 @@ def _plan(node: Any, state: Any, path: Path, entries: list[_Entry], refs: list[A
 def pop(node: Any, *filters: Filter) -> Any:
     """Removes the Variables that filters match from a graph, in place, and returns them.
 
+    A shared Variable is removed at its first path only, as in flax.
+
     Returns:
         One State for one filter, else a tuple of States.
 
@@ -139,14 +145,19 @@ def pop(node: Any, *filters: Filter) -> Any:
         raise FilterError(
             "pop needs at least one filter", fix="name the Variables to remove: nnx.pop(model, nnx.Intermediate)"
         )
-    # All filters are read before anything is removed, so that an invalid filter leaves the graph as it is.
+    # All filters are read, and all Variables found, before one is removed: an error leaves the graph as it is.
     tests = [to_predicate(filter) for filter in filters]
     popped: list[dict[Path, Any]] = [{} for _ in tests]
-    _pop(node, (), set(), tests, popped)
+    # From the end, because a List closes the gap that an element leaves.
+    for pop_key, container, key in reversed(list(_matching(node, (), set(), tests, popped))):
+        pop_key(container, key)
     return single([from_flat_state(part) for part in popped])
 
 
-def _pop(node: Any, path: Path, seen: set[int], tests: list[Any], popped: list[dict[Path, Any]]) -> None:
+def _matching(
+    node: Any, path: Path, seen: set[int], tests: list[Any], popped: list[dict[Path, Any]]
+) -> Iterator[tuple[Callable[[Any, Any], Any], Any, Any]]:
+    """Puts the Variables that filters match into `popped`, and yields how each is removed from its container."""
     if id(node) in seen:
         return
     seen.add(id(node))
@@ -156,7 +167,7 @@ def _pop(node: Any, path: Path, seen: set[int], tests: list[Any], popped: list[d
     for key, value in child_items(node):
         where = (*path, key)
         if is_node(value):
-            _pop(value, where, seen, tests, popped)
+            yield from _matching(value, where, seen, tests, popped)
             continue
         if not is_node_leaf(value) or id(value) in seen:
             continue
@@ -165,8 +176,8 @@ def _pop(node: Any, path: Path, seen: set[int], tests: list[Any], popped: list[d
             if impl.pop_key is None:
                 raise StructureError(f"Cannot pop from a {type(node).__name__}", at=format_path(where))
             seen.add(id(value))
-            impl.pop_key(node, key)
             popped[place][where] = value
+            yield impl.pop_key, node, key
 
 
 def set_metadata(node: Any, /, *, only: Filter = Variable, **metadata: Any) -> None:

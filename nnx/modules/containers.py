@@ -157,13 +157,19 @@ class List(SequenceReprMixin, Module, MutableSequence[A]):
     def _graph_node_set_key(self, key: Any, value: Any) -> None:
         if not isinstance(key, int):
             raise KeyError(f"the key of a List's element must be an int, got {key!r}")
-        # A State may have elements that this List lacks. They come in the order of their keys, so each is the next.
+        # A State may have elements that this List lacks. `update` sorts them, so each is the next.
         if key >= len(self):
             self.insert(key, value)
         elif isinstance(current := self[key], Variable) and isinstance(value, Variable):
             current.update_from_state(value)
         else:
             self[key] = value
+
+    def _graph_node_pop_key(self, key: Any) -> Any:
+        # An element that was set beyond the end is the last one.
+        value = self[place := min(key, len(self) - 1)]
+        del self[place]
+        return value
 
 
 def _is_equal(a: Any, b: Any) -> bool:

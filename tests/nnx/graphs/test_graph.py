@@ -401,6 +401,33 @@ def test_failed_merge_leaves_existing_objects_alone():
     assert m.b.c.get_value() == 1
 
 
+def test_elements_that_a_list_lacks_are_set_in_the_order_of_their_places():
+    numbers = nnx.List([nnx.Param(0.0)])
+    nnx.update(numbers, {place: nnx.Param(float(place)) for place in (2, 11, *range(3, 11), 1)})
+    assert [param.get_value() for param in numbers] == list(range(12))
+
+
+def test_an_update_that_is_refused_takes_back_the_elements_that_it_has_added():
+    model = nnx.Dict(a=nnx.List([nnx.Param(1.0)]), z=nnx.Dict(text="static"))
+    with pytest.raises(ValueError, match="static"):
+        nnx.update(model, {"a": {1: nnx.Param(2.0), 5: nnx.Param(3.0)}, "z": {"text": nnx.Param(3.0)}})
+    assert [param.get_value() for param in model.a] == [1.0]
+
+
+def test_a_list_closes_the_gaps_of_elements_that_are_popped():
+    numbers = nnx.List([(nnx.Intermediate if place % 3 else nnx.Param)(float(place)) for place in range(12)])
+    popped = nnx.pop(numbers, nnx.Intermediate)
+    assert [param.get_value() for param in numbers] == [0.0, 3.0, 6.0, 9.0]
+    assert nnx.to_pure_dict(popped) == {place: float(place) for place in range(12) if place % 3}
+
+
+def test_a_pop_that_is_refused_removes_nothing():
+    model = nnx.Dict(a=nnx.Intermediate(1.0), b=nnx.data((nnx.Intermediate(2.0),)))
+    with pytest.raises(ValueError, match="Cannot pop from a tuple"):
+        nnx.pop(model, nnx.Intermediate)
+    assert model.a.get_value() == 1.0
+
+
 @pytest.mark.parametrize("graph", [True, False])
 def test_an_update_that_does_not_fit_writes_nothing(graph: bool):
     class Layer(nnx.Module):
