@@ -43,7 +43,7 @@ def linear_general(  # weft: skip(the axes decide the shapes)
         kernel: weights: the batch axes, the contracted axes in the order they have in `x`, and the output's features.
         bias: added at the end, if given: the batch axes and the output's features.
         axes: the axes of `x` to contract.
-        batch_axes: the leading axes of `x` with kernels of their own.
+        batch_axes: the axes of `x` with kernels of their own; the output has them first.
         dtype, out_dtype, precision, dot_general, out_sharding, promote: as in `linear`.
 
     >>> linear_general(jnp.ones((5, 2, 3)), jnp.ones((2, 3, 4)), axes=(1, -1)).shape
@@ -58,7 +58,8 @@ def linear_general(  # weft: skip(the axes decide the shapes)
     y = product_of(dot_general, x, kernel, dimensions, precision=precision, **options)
     if bias is None:
         return y
-    bias_axes = [x.shape[axis] if axis in batch else 1 for axis in range(x.ndim) if axis not in contracted]
+    # The product has the batch axes first, wherever they are in `x`.
+    bias_axes = [x.shape[axis] for axis in batch] + [1] * (x.ndim - features)
     return _plus(y, jnp.reshape(bias, (*bias_axes, *kernel.shape[features:])))
 
 

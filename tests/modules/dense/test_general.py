@@ -39,6 +39,15 @@ def loss(layer, x):
     return (layer(x) ** 2).sum()
 
 
+@pytest.mark.parametrize("batch", [0, 1])
+def test_the_op_adds_the_bias_of_each_kernel(batch: int):
+    kernel, bias = jnp.ones((3, 4, 2)), jnp.arange(6.0).reshape(3, 2)
+    x = jax.random.normal(KEY, (3, 3, 4))
+    y = weft.ops.linear_general(x, kernel, bias, axes=(2,), batch_axes=(batch,))
+    expected = jnp.stack([jnp.take(x, i, batch) @ kernel[i] + bias[i] for i in range(3)])
+    np.testing.assert_allclose(y, expected, rtol=1e-5)
+
+
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["axes", "batch", "einsum", "ellipsis"])
 def test_outputs_and_gradients_equal_flax(name):
