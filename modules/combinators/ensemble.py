@@ -114,7 +114,8 @@ class Ensemble(Combinator[L_co]):
 
     def __with_items__(self, items: Mapping[int, Any]) -> Self:
         """Returns the ensemble with some of its members replaced, for `weft.at(ensemble)[1]`."""
-        if self.axes != 0:
+        owned = jax.tree.leaves(_where_own(self.axes, lambda own, leaf: own, self.members))
+        if not all(owned):
             raise ConfigError(
                 "an Ensemble whose members share arrays is not edited member by member",
                 fix="edit all of them at once: weft.at(ensemble).members",

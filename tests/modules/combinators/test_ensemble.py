@@ -51,6 +51,14 @@ def test_a_shared_statistic_that_members_would_change_apart_is_named():
         ensemble(X)
 
 
+@pytest.mark.parametrize("axes", [None, {}, {...: 0}])
+def test_members_that_share_no_array_are_edited_one_by_one(axes):
+    ensemble = Ensemble(lambda key: Linear(4, 4, key=key), 3, key=KEY, axes=axes)
+    edited = weft.at(ensemble)[1].bias.set(jnp.ones(4))
+    np.testing.assert_array_equal(edited.members.bias[1], jnp.ones(4))
+    np.testing.assert_array_equal(edited.members.kernel, ensemble.members.kernel)
+
+
 def test_arguments_may_be_the_members_own():
     ensemble = Ensemble(lambda key: Dense(key=key), 3, key=KEY, in_axes=(0, None))
     xs = jnp.stack([X, 2 * X, 3 * X])
