@@ -15,7 +15,7 @@ import itertools
 import operator
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import BuiltinFunctionType, FrameType, FunctionType, MethodType
@@ -29,7 +29,7 @@ from weft.core.edge.patches import patched
 
 # The innermost running trace. JAX has no public function that says whether a tracer is still alive.
 trace_ctx: Any = Names("jax._src.core", "weft", "trace_ctx").trace_ctx
-_core = Names("jax._src.core", "`axis_rules` under a `vmap`", "get_axis_env")
+_core = Names("jax._src.core", "what depends on the axes of a `vmap` (`axis_rules`, costs in tables)", "get_axis_env")
 
 # Sets how tracebacks are filtered in one thread; JAX exports the setting of the whole process only.
 _SPEED = "the speed of `weft check`"
@@ -124,6 +124,11 @@ def mapped_mesh_axes() -> Sequence[str]:
     """The axes of a mesh that divide what the `vmap`s around map: by `spmd_axis_name`, or by types."""
     axes = _core.get_axis_env()
     return (*axes.spmd_axis_names, *axes.explicit_mesh_axis_names)
+
+
+def bound_axes() -> Mapping[str, int]:
+    """The sizes of the axes that a collective of the running code may name."""
+    return _core.get_axis_env().axis_sizes
 
 
 def truth_of_tracers(decide: Callable[[FrameType], bool | None]) -> AbstractContextManager[None]:

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.extend.core import Jaxpr
-from weft.core.edge import _jax
+from weft.core.edge import _jax, _tracers
 from weft.core.edge._jax import ClosedJaxpr
 
 
@@ -72,17 +72,15 @@ def estimate_program(program: ClosedJaxpr) -> Cost:
     """Returns XLA's estimate for a program, with each loop's body counted once."""
     # Constants may be tracers of the outer trace, which cannot be lowered, so they become arguments.
     avals = [*map(jax.typeof, program.consts), *program.in_avals]
-    if not avals:
-        return Cost()
 
     def run(*arrays: Any) -> list[Any]:
         consts, inputs = arrays[: len(program.consts)], arrays[len(program.consts) :]
         return _jax.run(ClosedJaxpr(program.jaxpr, consts), inputs)
 
-    # Collectives over an axis that an outer transform binds fail in a program of their own, so each axis is bound here.
-    names = sorted({str(name) for effect in program.effects if (name := getattr(effect, "name", None)) is not None})
-    for name in names:
-        run = jax.vmap(run, in_axes=None, axis_name=name, axis_size=1)
+    # Collectives over an axis that an outer transform binds fail in a program of their own, so each axis is bound here,
+    # with its size, which equations hold. The cost is that of one index.
+    for name, size in _tracers.bound_axes().items():
+        run = jax.vmap(run, in_axes=None, axis_name=name, axis_size=size)
     analysis = jax.jit(run).lower(*map(abstract, avals)).cost_analysis() or {}
     return Cost(int(analysis.get("flops", 0)), int(analysis.get("bytes accessed", 0)))
 

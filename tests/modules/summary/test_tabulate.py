@@ -84,6 +84,37 @@ def test_costs_are_those_of_all_turns_of_a_loop():
     assert float(of_stack[1].removesuffix(" k")) * 1e3 == pytest.approx(10 * 1024, rel=0.2)
 
 
+@pytest.mark.parametrize(
+    "collective",
+    [
+        lambda x: jax.lax.psum(x, "members"),
+        lambda x: jax.lax.all_gather(x, "members").sum(0),
+        lambda x: jax.lax.ppermute(x, "members", [(0, 1), (1, 2), (2, 0)]),
+        lambda x: jax.lax.psum_scatter(x, "members", tiled=True),
+    ],
+)
+def test_a_member_that_meets_the_others_costs_what_one_does(collective):
+    class Member(weft.Module):
+        linear: weft.Linear
+
+        def __call__(self, x):
+            return collective(self.linear(x))
+
+    ensemble = weft.Ensemble(lambda key: Member(weft.Linear(6, 6, key=key)), 3, key=KEY, axis_name="members")
+    of_linear, of_member = (
+        {row[0]: row[5] for row in rows(ensemble, jnp.ones(6))}[f"model.members{at}"] for at in (".linear", "")
+    )
+    assert int(of_linear) <= int(of_member) <= int(of_linear) + 3 * 6
+
+
+def test_a_program_without_inputs_has_a_cost():
+    class Constant(weft.Module):
+        def __call__(self, x):
+            return jnp.ones((9, 9)) @ jnp.ones((9, 9))
+
+    assert rows(Constant(), 1)[0][4] == "1.46 k"
+
+
 def test_what_has_no_derivative_has_no_cost_of_one():
     class Loop(weft.Module):
         def __call__(self, x):
