@@ -84,7 +84,13 @@ def looks_for_symbols(frame: FrameType) -> bool:
 
 
 def length(of_int: type) -> Callable[..., Any]:
-    """A replacement of `len` by which a traced array's length is the size of its first axis, if that is an `of_int`."""
+    """A replacement of `len`, for `patched`: a traced array's length is its first axis's size, of weft's class.
+
+    Python's `len` makes an `int` of what it gets, so that a proof would lose the size.
+
+    Args:
+        of_int: weft's class of sizes, which stand for integers and are no subclass of `int`.
+    """
 
     def length_of(plain: Callable[[Any], int], of: Any, /) -> Any:
         if isinstance(of, Tracer) and of.shape and type(of.shape[0]) is of_int:

@@ -328,15 +328,16 @@ def _make_static(paths: Sequence[Path], positional: Sequence[str]) -> str:
 def _tracers_in(traceback: TracebackType | None, mask: bool) -> list[Tracer[Any]]:
     """The tracers among the local variables of the frame that raised, or of the nearest frame above that has any.
 
-    With `mask` only boolean tracers count: the error is about a mask.
+    The user's own frame is the last that is searched. With `mask` only boolean tracers count: the error is about a
+    mask.
     """
     frames = [frame for frame, _ in walk_tb(traceback)]
     for frame in reversed(frames[-_MOST_FRAMES:]):
         values: Iterator[object] = itertools.chain.from_iterable(map(_elements, frame.f_locals.values()))
         tracers: list[Tracer[Any]] = [value for value in values if isinstance(value, Tracer)]
         candidates = [tracer for tracer in tracers if not mask or tracer.dtype == bool]
-        # Not further up: the frame that raised holds the tracer that the error is about, and the user's own frame holds
-        # others that have nothing to do with it.
+        # Not further up: the tracer that the error is about is in the nearest frame with one, and frames above the
+        # user's hold tracers that have nothing to do with it.
         if candidates or is_users(frame):
             return candidates
     return []

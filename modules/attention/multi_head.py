@@ -257,7 +257,14 @@ class MultiHeadAttention(Module, Generic[C]):
         return y if successor is None else (y, self.replace(cache=successor))
 
     def _biased(self, bias: Any, queries: Any, keys: Any, places: Any, positions: Any) -> Any:
-        """Returns the bias of the call plus the bias by positions, counted as the positions of keys are."""
+        """Returns the bias of the call plus `position_bias`, for which queries and keys are counted from 0.
+
+        Args:
+            bias: the bias of the call, or None.
+            queries, keys: those of this call; with a cache, the keys of all its places.
+            places: the positions of the queries behind the steps in the cache; None without a cache.
+            positions: the option of the call, which is refused here.
+        """
         if self.position_bias is None:
             return bias
         if positions is not None:

@@ -201,6 +201,10 @@ class MergeContext:
     is_inner: bool | None
 
     def _unflatten(self, graphdef: GraphDef[Any], leaves: Any, *, copy_variables: bool) -> Any:
+        """Rebuilds one graph; in step (4) of an update context it writes into the objects of step (1).
+
+        The same call makes new objects in step (2): only the structures of step (3) have outer indexes.
+        """
         context = _context_of(self.ctxtag)
         outer = context.outer_index_outer_ref if context is not None else None
         return unflatten(

@@ -184,6 +184,7 @@ class ConvTranspose(_Convolution):
         kernel_metadata: Metadata = NO_METADATA,
         bias_metadata: Metadata = NO_METADATA,
     ):
+        # In flax's order of attributes. `keep_options` stores every local name, so `features` comes after it.
         self.kernel_size = kernel_size = as_sizes(kernel_size)
         keep_options(self, locals())
         # With `transpose_kernel` the kernel has the layout of the convolution whose gradient this layer is.

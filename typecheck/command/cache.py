@@ -350,6 +350,7 @@ def _modules(root: str, top: str, files: Iterable[str]) -> Iterator[tuple[str, t
     """The files of a package, or of a script's folder, whose definitions are looked at, with their dotted names."""
     for file in dict.fromkeys(files):
         *inner, name = os.path.relpath(file, root).removesuffix(".py").split(os.sep)
+        # The folder of a checkout of weft may have any name, so the package's name stands in place of the folder's.
         module = (*([top, *inner[1:]] if inner else ()), *(() if name == "__init__" and inner else (name,)))
         # weft's own machinery is part of every key, and its tests are imported by nothing else.
         is_other = is_test_or_script(".".join(module)) or not {*module[1:2]}.isdisjoint(MACHINERY)

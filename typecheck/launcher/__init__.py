@@ -1,8 +1,8 @@
 """The script `weft`: the command, without `import weft`, which would import JAX.
 
-A package of its own, `weft_launcher`, for that reason. It loads the rooms of `typecheck` that the command itself needs
-from where weft lies, by a name of its own: they import each other relatively, and nothing else of weft. Workers import
-weft in the usual way.
+A package of its own, `weft_launcher`, for that reason. It loads the files of `typecheck` that the command itself needs
+from where weft lies, by a name of its own: these files import each other relatively, and nothing else of weft. Workers
+import weft in the usual way.
 """
 
 from __future__ import annotations

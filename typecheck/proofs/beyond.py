@@ -229,7 +229,11 @@ WithNeeds = Callable[[Trial, Needs, Deal], Trial]
 
 
 def weakened(with_needs: WithNeeds, trial: Trial, needs: Needs, deal: Deal, first: Trial) -> Needs:
-    """Weaker needs that suffice: with fewer conditions, smaller divisors, or orders in place of equations."""
+    """Weaker needs that suffice.
+
+    Two dims that were made one may only need an order, or to divide each other. An order may be dropped. A divisor may
+    be dropped or become smaller.
+    """
     for key, root in needs.merged:
         if root not in trial.assignment.sizes:
             continue  # a need of shapes also joins axes that the arrays of this trial do not have
@@ -241,10 +245,12 @@ def weakened(with_needs: WithNeeds, trial: Trial, needs: Needs, deal: Deal, firs
             if all(with_needs(first, candidate, each).ok for each in (deal, *DEALS)):
                 needs = candidate
                 break
+    # One of two sizes is always the larger, so an order may hold by chance at one deal: all deals are tried.
     for entry in needs.order if len(needs.order) > 1 else ():
         candidate = needs.without(order=entry)
         if all(with_needs(first, candidate, each).ok for each in (deal, *DEALS)):
             needs = candidate
+    # At the primes of a deal no size divides another by chance, so one deal shows whether a divisor is needed.
     for key, number in needs.multiples:
         others = needs.without(multiples=(key, number))
         numbers = [n for n in range(2, number) if number % n == 0] if isinstance(number, int) else []

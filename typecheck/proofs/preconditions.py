@@ -136,7 +136,7 @@ def _ranks(trial: Trial, needs: Needs) -> Iterator[Needs]:
 
 # The number of last questions that are read. Several, since comparing two shapes asks a question for each axis.
 _LAST = 12
-# A number with many divisors; `steps.weakened` then finds the divisor that is needed.
+# A number with many divisors; `beyond.weakened` then finds the divisor that is needed.
 _MANY_DIVIDE = 48
 
 

@@ -311,7 +311,11 @@ def _of_refused_classes(evidence: Evidence, failed: Trial) -> str | None:
 
 
 def _warnings(trials: Trials, outcome: Outcome) -> list[Finding]:
-    """The warnings about a program that holds: the lints' for each variant, failing classes, and drifting dtypes."""
+    """The warnings about a program that holds.
+
+    They are the lints' for each variant, and those about failing classes, annotations that nothing satisfies, and
+    drifting dtypes.
+    """
     target, variants = trials.target, dict[tuple[tuple[str, int], ...], Trial]()
     for trial in outcome.passed:
         variants.setdefault(tuple(trial.assignment.options.items()), trial)

@@ -1,6 +1,6 @@
 """Judges documents when they are saved, in one thread and with one running worker for each project.
 
-No code of the user's runs in this process. A worker (`command/conversation.py`) imports the file and judges all of it;
+No code of the user's runs in this process. A worker (`command/process.py`) imports the file and judges all of it;
 if the worker dies, only the answer that it was working on is lost. Between two saves, the editor moves hints and
 diagnostics along with the text.
 """
