@@ -176,11 +176,17 @@ class Crossing(Generic[S]):
         return [groups[lane][place] for lane, place in self.places]
 
     def name_lanes(self, error: Exception) -> None:
-        """Replaces `weft_lanes[0][3]` in the text of a JAX error by the path of the argument that lies there."""
+        """Replaces `weft_lanes[0][3]` in the text of a JAX error by the path of the argument that lies there.
+
+        The lanes in an error about a traced value are those of the trace that the value belongs to. That may be an outer
+        one, so such an error is left as it is: `explain_traced` names its argument.
+        """
 
         def path(place: re.Match[str]) -> str:
             return format_path(self.structure.path_of(self.places.index((int(place[1]), int(place[2])))))
 
+        if isinstance(error, jax.errors.JAXTypeError | jax.errors.JAXIndexError):
+            return
         # Only an error whose text is its one argument: others build their text from arguments of other types.
         if len(error.args) == 1 and isinstance(error.args[0], str):
             error.args = (_IN_A_LANE.sub(path, error.args[0]),)

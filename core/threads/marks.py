@@ -27,7 +27,7 @@ class Mark:
         name: the call, `Net.bn(...)`.
         line: the file and line of the user's call.
         leaves: the paths of the leaves that changed.
-        dropped: whether its loss is declared by `drop`.
+        dropped: whether its loss is declared by `drop_successor`.
     """
 
     name: str

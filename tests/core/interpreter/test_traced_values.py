@@ -164,6 +164,30 @@ def test_the_argument_is_named_and_the_ways_out(name: str):
     assert "groups[" not in message
 
 
+INNER: dict[str, Callable[[Any], Any]] = {
+    "vmap": lambda body: weft.vmap(body)(X),
+    "jit": lambda body: weft.jit(body)(X),
+    "cond": lambda body: weft.cond(X.sum() > 0, body, lambda x: x, X),
+    "nnx.vmap": lambda body: nnx.vmap(body)(X),
+}
+
+
+@pytest.mark.parametrize("inner", INNER)
+def test_the_argument_of_an_outer_transform_is_named_whatever_runs_inside(inner: str):
+    with pytest.raises(weft.errors.TracedBoolError, match="depends on `flag`"):
+        weft.jit(lambda unused, flag: INNER[inner](lambda x: x if flag else -x))(1.0, True)
+
+
+def test_inside_of_a_transform_an_error_names_no_argument_of_another_one():
+    def caught(flag: Any) -> Any:
+        with pytest.raises(jax.errors.TracerBoolConversionError) as error:
+            weft.vmap(lambda element: element if flag else -element)(X)
+        assert "element" not in str(error.value)
+        return X
+
+    weft.jit(caught)(True)
+
+
 def test_what_depends_on_no_argument_is_left_to_jax():
     def from_nowhere(x: Any) -> Any:
         return x if jax.lax.optimization_barrier(jnp.array(True)) else -x
