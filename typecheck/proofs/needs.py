@@ -275,7 +275,9 @@ class Dealer:
 def assignment_for(keys: Iterable[str], needs: Needs, deal: Deal, base: Assignment) -> Assignment:
     """An assignment of distinct sizes that meet the needs, with the numbers of axes and options of a base."""
     keys = list(keys)
-    options = {**base.options, **{place: base.options.get(other, 0) for place, other in needs.items}}
+    # A collection may be as long as one that is as long as a third: all take the option of the last.
+    alike = closed(dict(needs.items))
+    options = {**base.options, **{place: base.options.get(other, 0) for place, other in alike.items()}}
     counted = {key: ITEMS[options.get(place, 0)] for key, place in needs.counts}
     equal = tuple((key, counted.get(key, number)) for key, number in needs.equal)
     sizes = Dealer(keys, dataclasses.replace(needs, equal=equal).about(keys), deal(len(keys))).deal()

@@ -512,7 +512,9 @@ def vary_together(trials: Trials, results: Results) -> None:
     """
     base = results.passed[0]
     reads_dtypes = any(not DTYPE_NAMES.isdisjoint(trial.names) for trial in results.passed)
-    known = dict.fromkeys(frozenset(difference(base, passed).items()) for passed in results.passed[1:])
+    # A trial at other sizes alone has no change, and would be counted as one in each combination.
+    differences = (difference(base, passed) for passed in results.passed[1:])
+    known = dict.fromkeys(frozenset(change.items()) for change in differences if change)
     # What was changed together, such as two arguments that are left out together, stays together.
     changes = [
         change for change in known if reads_dtypes or not any(place.endswith(" arrays") for (_, place), _ in change)

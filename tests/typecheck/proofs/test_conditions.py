@@ -202,6 +202,37 @@ def test_options_are_varied_in_pairs_and_with_ranks(function: Any):
     assert "return: expected" in failure.message
 
 
+Rows = Float[Array, "n d"]
+
+
+def of_four_options_and_a_need(
+    x: Rows, a: Rows | None = None, b: Rows | None = None, c: Rows | None = None, e: Rows | None = None
+) -> Rows:
+    x = x.reshape(x.shape[0], 4, -1).reshape(x.shape)
+    return x[:1] if a is None and b is None and c is None and e is not None else x
+
+
+def test_three_options_are_varied_together_also_where_sizes_were():
+    (failure,) = verify(of_four_options_and_a_need).failures
+    assert "return: expected" in failure.message
+
+
+def of_four_tuples(
+    x: Float[Array, "n"], a: tuple[int, ...], b: tuple[int, ...], c: tuple[int, ...], d: tuple[int, ...]
+) -> Float[Array, "n"]:
+    for first, second in ((a, b), (c, d), (b, c)):
+        if len(first) != len(second):
+            raise ValueError("not as long as each other")
+    return x
+
+
+def test_collections_that_are_as_long_as_each_other_are_so_in_a_chain():
+    report = verify(of_four_tuples)
+    assert report.verdict is Verdict.HOLDS
+    assert len(report.assumptions) == 3
+    assert not any("has not" in words for words in report.assumptions)
+
+
 def test_a_tree_without_annotated_contents_is_tried_as_one_array():
     def activated(ys: PyTree) -> PyTree:
         return jnp.tanh(ys)
