@@ -173,6 +173,7 @@ class Mismatch(Exception):
         axis: the axis of the value, for a dim.
         dim: the dim that the axis does not fit.
         expected: the size that the axis should have.
+        leaf: the leaf that was being checked, for a "?n".
         outer: the places of the records around the field that does not fit, innermost first.
         inner: the scope of the record whose linked dim does not fit.
         lead: the leading axes that the array should have.
@@ -197,6 +198,7 @@ class Mismatch(Exception):
         self.reason, self.annotation, self.value, self.bindings = reason, annotation, value, bindings
         self.detail, self.axis, self.dim, self.expected = detail, axis, dim, expected
         self.slot, self.path = (bindings.slot, bindings.path) if origin is None else (origin.slot, origin.path)
+        self.leaf = bindings.leaf
         self.outer: list[tuple[Slot, Path]] = []
         self.inner: Bindings | None = None
         self.lead = None if bindings.lead is None else bindings.lead[0]

@@ -38,9 +38,10 @@ def _known(dim: Dim, bindings: Bindings) -> str:
     """A dim as it is written, with its size if that is known."""
     text = str(dim)
     match dim:
-        case NamedDim(name=name) if name in bindings.sizes:
+        # The size of a `?n` is that of one leaf, which is not known here.
+        case NamedDim(name=name, per_leaf=False) if name in bindings.sizes:
             return f"{text}={bindings.sizes[name]}"
-        case VariadicDim(name=str(name)) if name in bindings.variadics:
+        case VariadicDim(name=str(name), per_leaf=False) if name in bindings.variadics:
             return f"{text}={_tuple(bindings.variadics[name].shape)}"
         case SymbolicDim():
             # A dim expression with unbound names is shown as it is written.
@@ -203,8 +204,8 @@ def _names_that_matter(miss: Mismatch) -> list[str]:
     for dim in dims:
         match dim:
             case NamedDim(name=name, per_leaf=per_leaf):
-                names.append(bindings.leaf + name if per_leaf else name)
-            case VariadicDim(name=str(name)):
+                names.append(miss.leaf + name if per_leaf else name)
+            case VariadicDim(name=str(name), per_leaf=False):
                 names.append("*" + name)
             case SymbolicDim(names=read):
                 names += sorted(read)

@@ -107,6 +107,16 @@ def test_dims_may_differ_from_leaf_to_leaf():
         add(tree, {"a": jnp.ones(2)})
 
 
+def test_the_size_of_a_leaf_is_not_that_of_a_dim_of_its_name():
+    @contract
+    def add(n: Float[Array, "n"], x: PyTree[Float[Array, "?n"], "T"], y: PyTree[Float[Array, "?n"], "T"]) -> None: ...
+
+    with pytest.raises(ContractError) as caught:
+        add(jnp.ones(5), {"a": jnp.ones(2)}, {"a": jnp.ones(4)})
+    assert "f32[?n], and is f32[4]" in str(caught.value)
+    assert "n = 2 from argument x.a of add" in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("structure", "tree", "fits"),
     [
