@@ -64,6 +64,7 @@ class AxisRules:
             entry of `...` is that of all other names.
         strict: whether an array that lies otherwise on an explicit mesh is an error, and not moved.
         shardings: gives a tree's shardings: `weft.named_shardings`.
+        optional: the names of rules that may be for no axis at all.
         met: the names of axes that traces under these rules have met.
     """
 
@@ -71,6 +72,7 @@ class AxisRules:
     table: Mapping[str | EllipsisType, MeshAxes]
     strict: bool
     shardings: Callable[[Any], Any]
+    optional: frozenset[Any] = frozenset()
     met: set[str] = field(default_factory=set[str])
 
     def axes(self, name: str | None) -> MeshAxes | None:
@@ -244,7 +246,7 @@ def placing(value: object) -> bool:
 
 def interned(rules: AxisRules) -> AxisRules:
     """The one object for a mesh and a table."""
-    key = rules.mesh, tuple(rules.table.items()), rules.strict
+    key = rules.mesh, tuple(rules.table.items()), rules.strict, rules.optional
     with _lock:
         return _known.setdefault(key, rules)
 

@@ -78,14 +78,14 @@ def axis_rules(mesh: AnyMesh, rules: Rules, *, strict: bool = False) -> Generato
     _check(mesh, rules)
     table = read_rules(rules)
     check_axes(mesh, table)
-    block = interned(axis_rules_of(mesh, table, strict))
+    block = interned(axis_rules_of(mesh, table, strict, optional_names(rules)))
     # Contracts say what an array's axes are called, also where they check nothing.
     if hooks.installed is None:
         hooks.load_contracts()
     with in_force(block), _set(mesh):
         yield block
     met = block.met - {FREE}
-    unused = {name for name in block.table if isinstance(name, str)} - met - optional_names(rules)
+    unused = {name for name in block.table if isinstance(name, str)} - met - block.optional
     misspelt = sorted(name for name in unused - set(CONVENTIONAL) if is_near(name, met))
     if misspelt:
         warnings.warn(

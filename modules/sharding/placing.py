@@ -132,9 +132,11 @@ def named_shardings(
     return with_leaves(tree, {leaf.path: where for leaf, where in places})
 
 
-def axis_rules_of(mesh: AnyMesh, table: Table, strict: bool = False) -> AxisRules:
+def axis_rules_of(
+    mesh: AnyMesh, table: Table, strict: bool = False, optional: frozenset[Any] = frozenset()
+) -> AxisRules:
     """Returns a table as rules for a mesh."""
-    return AxisRules(mesh, {name: axes_of(entry) for name, entry in table.items()}, strict, named_shardings)
+    return AxisRules(mesh, {name: axes_of(entry) for name, entry in table.items()}, strict, named_shardings, optional)
 
 
 def _put(value: Any, sharding: NamedSharding) -> Any:
@@ -264,7 +266,8 @@ def _places(
             fix="; ".join(problems),
         )
     # `Maybe(name)` says that the name may belong to another model, which the same table serves.
-    needed = {name: entry for name, entry in table.items() if name not in optional_names(rules)}
+    optional = optional_names(rules) if block is None else block.optional
+    needed = {name: entry for name, entry in table.items() if name not in optional}
     # The table of a block names axes of activations, too, which this tree has not.
     others = (
         set() if block is None else {name for name in needed if name is not ... and not is_near(name, names_of_axes)}

@@ -30,14 +30,14 @@ def read_rules(rules: Rules | None) -> Table:
     return {cast(Any, key.filters[0]) if isinstance(key, Maybe) else key: axes for key, axes in pairs}
 
 
-def optional_names(rules: Rules | None) -> set[Any]:
+def optional_names(rules: Rules | None) -> frozenset[Any]:
     """The names of rules that may be for no axis at all, in a table for several models.
 
     >>> optional_names({Maybe("experts"): "model", "embed": "data"})
-    {'experts'}
+    frozenset({'experts'})
     """
     pairs: Any = rules.items() if isinstance(rules, Mapping) else rules or ()
-    return {key.filters[0] for key, _ in pairs if isinstance(key, Maybe)}
+    return frozenset(key.filters[0] for key, _ in pairs if isinstance(key, Maybe))
 
 
 def on_mesh(names: Iterable[Any], table: Mapping[Any, Any]) -> PartitionSpec:
@@ -50,7 +50,9 @@ def on_mesh(names: Iterable[Any], table: Mapping[Any, Any]) -> PartitionSpec:
 
 
 def rules_of_block(mesh: AnyMesh | None, rules: Rules | None) -> tuple[AnyMesh, Rules, AxisRules | None]:
-    """Returns the mesh and the rules that were given, or those of the block, with the block's own rules.
+    """Returns the mesh and the rules that were given, and None; or those of the block, and its `AxisRules`.
+
+    The rules of a block may name axes that a tree does not have.
 
     Raises:
         AxisError: if one of them is missing.

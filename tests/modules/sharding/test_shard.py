@@ -314,6 +314,8 @@ def test_a_table_for_several_models_says_what_may_not_be_there(mesh: Any):
     rules = {weft.filters.Maybe("hidden"): "model", weft.filters.Maybe("embed"): "data", ...: None}
     assert set(specs(shard(Gated().gate, mesh, rules)).values()) == {P()}
     assert specs(shard(Gated(), mesh, rules))[".table.embedding"] == P(None, "data")
+    with weft.axis_rules(mesh, {**rules, weft.filters.Maybe("embd"): "data"}):
+        assert specs(shard(Gated()))[".table.embedding"] == P(None, "data")
     # weft's own names, and that of activations, may stand in any table that divides something.
     rules = {"embed": "data", "heads": "model", "batch": "data", ...: None}
     assert specs(shard(Gated(), mesh, rules))[".gate.bias"] == P()
