@@ -115,8 +115,9 @@ def test_all_layers_may_take_another_structure_together():
 @pytest.mark.parametrize(
     ("edit", "problem"),
     [
-        (lambda stack: weft.at(stack)[1].layers[0].apply(weft.Frozen), r"\[1\] would have another"),
-        (lambda stack: weft.at(stack)[2].layers[0].bias.set(jnp.ones(7)), r"\[2\] would have another"),
+        (lambda stack: weft.at(stack)[1].layers[0].apply(weft.Frozen), r"\[0\] and \[1\] would have two"),
+        (lambda stack: weft.at(stack)[2].layers[0].bias.set(jnp.ones(7)), r"\[0\] and \[2\] would have two"),
+        (lambda stack: weft.at(stack)[0].layers[0].bias.set(None), r"\[0\] and \[1\] would have two"),
         (lambda stack: weft.at(stack)[3], "no part 3 in a Stack of 3"),
     ],
 )
