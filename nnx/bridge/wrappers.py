@@ -313,7 +313,9 @@ class ToLinen(linen.Module):
             return method(module, *args, **kwargs)
         update(module, as_state(linen_vars_to_nnx_attrs(self.variables)))
         out = method(module, *args, **kwargs)
-        _store(self, module)
+        # In `init`, the updates of a later call are not initial variables either.
+        if not self.is_initializing():
+            _store(self, module)
         return out
 
     def __getattr__(self, name: str) -> Any:

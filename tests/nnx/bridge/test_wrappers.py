@@ -178,6 +178,19 @@ def test_a_shared_nnx_submodule_is_made_once():
     np.testing.assert_array_equal(Twice().apply(variables, X), out)
 
 
+def test_initial_statistics_are_those_before_any_call():
+    class Twice(linen.Module):
+        @linen.compact
+        def __call__(self, x):
+            norm = nnx.bridge.to_linen(nnx.BatchNorm, 3, use_running_average=False)
+            return norm(5 + 3 * norm(x))
+
+    variables = Twice().init(KEY(0), X)
+    np.testing.assert_array_equal(variables["batch_stats"]["ToLinen_0"]["mean"], jnp.zeros(3))
+    _, updates = Twice().apply(variables, X, mutable=["batch_stats"])
+    assert float(updates["batch_stats"]["ToLinen_0"]["mean"][0]) != 0
+
+
 def test_a_class_of_linen_takes_the_constructors_arguments():
     dense = nnx.bridge.to_linen_class(nnx.Linear, use_bias=False)
 
