@@ -25,6 +25,7 @@ import jax
 from weft.core.errors import WeftError
 from weft.core.paths import Path, format_path
 from weft.nnx.foreign import is_foreign_type, real_nnx
+from weft.nnx.graphs.nodes import is_graph_node
 from weft.nnx.interop.installing import NNX, twin_module
 from weft.nnx.objects.attributes import HashableMapping
 from weft.nnx.objects.objects import fill_object, new_object
@@ -94,13 +95,17 @@ class _Conversion:
 
     def _container(self, value: Any, path: Path) -> Any:
         def is_end(node: Any) -> bool:
-            return is_foreign_type(type(node))
+            if not is_graph_node(node):
+                return is_foreign_type(type(node))
+            # JAX would rebuild an object of weft as a copy, without its sharing.
+            inside = jax.tree.leaves(node, is_leaf=lambda part: is_foreign_type(type(part)))
+            return not any(is_foreign_type(type(part)) for part in inside)
 
         leaves, treedef = jax.tree_util.tree_flatten_with_path(value, is_leaf=is_end)
         # A leaf that is no object of flax: an array or a static value, which both libraries share.
         if treedef == jax.tree_util.tree_structure(0):
             return value
-        if not any(is_end(leaf) or isinstance(leaf, type | types.FunctionType) for _, leaf in leaves):
+        if not any(is_foreign_type(type(leaf)) or isinstance(leaf, type | types.FunctionType) for _, leaf in leaves):
             return value
         return treedef.unflatten(self.value(leaf, (*path, jax.tree_util.keystr(keys))) for keys, leaf in leaves)
 
