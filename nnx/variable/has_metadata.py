@@ -106,7 +106,7 @@ class HasMetadata:
 
     def set_metadata(self, *args: Any, **kwargs: Any) -> None:
         """Changes metadata: `set_metadata(name, value)`, `set_metadata(name=value, ...)`, or `set_metadata(mapping)`,
-        which replaces all of it.
+        which replaces all of it but the modes.
 
         Raises:
             ValueError: if `hijax`, `ref` or `eager_sharding` would change.
@@ -114,7 +114,7 @@ class HasMetadata:
         self._check_can_update()
         match args, bool(kwargs):
             case (mapping,), False:
-                modes = {mode: self._nnx_metadata[mode] for mode in REQUIRED}
+                modes = {mode: self._nnx_metadata[mode] for mode in REQUIRED & self._nnx_metadata.keys()}
                 self._replace_metadata({**modes, **with_current_names(mapping)})
             case (name, value), False:
                 self._replace_metadata({**self._nnx_metadata, current_name(name): value})
@@ -129,7 +129,7 @@ class HasMetadata:
     def _replace_metadata(self, metadata: dict[str, Any]) -> None:
         # A Variable with another mode would need another class (a box) or another value (a ref), so modes are fixed at
         # creation.
-        for mode in REQUIRED:
+        for mode in REQUIRED & self._nnx_metadata.keys():
             if metadata[mode] != self._nnx_metadata[mode]:
                 raise StructureError(
                     f"Cannot change `{mode}` metadata from {self._nnx_metadata[mode]} to {metadata[mode]}",

@@ -1,8 +1,9 @@
 """The metadata of a Variable: modes, sharding, hooks, and any further keyword of its constructor.
 
 Metadata is an immutable, hashable mapping, and a change stores a new one. Graph definitions can therefore share it with
-their Variables instead of copying it, and comparing two starts with their identity. Three keys, the *modes*, are always
-there: `hijax`, `ref` and `eager_sharding`.
+their Variables instead of copying it, and comparing two starts with their identity. Three keys are the *modes*:
+`hijax`, `ref` and `eager_sharding`. Every Variable is made with all three; of these only `eager_sharding` may be
+deleted.
 
 A *hook* is an entry of the metadata, too: a function, or a tuple of functions, under a name of `HOOKS`, called with the
 Variable first. `on_create_value`, `on_get_value` and `on_set_value` map the value; transforms call `on_add_axis` and
@@ -45,14 +46,17 @@ class Metadata(dict[str, Any]):
             return self._hash
 
     def in_order(self) -> Metadata:
-        """This metadata sorted by name: what flax gives a Variable that JAX has unflattened."""
+        """This metadata sorted by name, as flax gives it to a Variable that JAX has unflattened.
+
+        Metadata with the modes alone is returned as it is.
+        """
         try:
             return self._in_order
         except AttributeError:
             names = sorted(self)
             # With the modes alone the record is one of the shared eight, which must stay the same object.
-            is_sorted = len(self) == len(REQUIRED) or names == list(self)
-            self._in_order = self if is_sorted else Metadata({name: self[name] for name in names})
+            keeps_order = self.keys() == REQUIRED or names == list(self)
+            self._in_order = self if keeps_order else Metadata({name: self[name] for name in names})
             return self._in_order
 
     # Graph definitions and plans compare metadata by identity, so they would not see a write in place.

@@ -66,7 +66,10 @@ def set_and_get(nnx):
     variable.del_metadata("a")
     before = variable.get_metadata("b"), variable.get_metadata("z", 5), variable.has_metadata("a")
     variable.set_metadata({"only": 1})
-    return before, variable, variable.get_metadata()["hijax"]
+    without = nnx.Param(ARRAY)
+    without.del_metadata("eager_sharding")
+    without.set_metadata(a=1)
+    return before, variable, variable.get_metadata()["hijax"], without.get_metadata()
 
 
 def copies(nnx):
