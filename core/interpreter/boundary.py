@@ -178,8 +178,8 @@ class Crossing(Generic[S]):
     def name_lanes(self, error: Exception) -> None:
         """Replaces `weft_lanes[0][3]` in the text of a JAX error by the path of the argument that lies there.
 
-        The lanes in an error about a traced value are those of the trace that the value belongs to. That may be an outer
-        one, so such an error is left as it is: `explain_traced` names its argument.
+        The lanes in an error about a traced value are those of the trace that the value belongs to. That may be an
+        outer one, so such an error is left as it is: `explain_traced` names its argument.
         """
 
         def path(place: re.Match[str]) -> str:

@@ -58,7 +58,8 @@ def debug_successors(enabled: bool = True) -> Generator[None]:
     examined, which a warning says. Results of programs do not change. `WEFT_DEBUG_SUCCESSORS=1` in the environment
     turns the mode on for the whole process, pytest's option `--weft-debug-successors` for a test run.
 
-    `weft.drop_successor` declares that a loss is meant. Records that are made inside of the compiled function may be forgotten.
+    `weft.drop_successor` declares that a loss is meant. Records that are made inside of the compiled function may be
+    forgotten.
 
     Args:
         enabled: `False` turns the mode off inside of the block.

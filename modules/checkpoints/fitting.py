@@ -254,7 +254,10 @@ def _refuse_narrowing(targets: Mapping[str, Target], wanted: Mapping[str, Any]) 
 
 
 def _advice(offer: StoredLeaves, wanted: Mapping[str, Any], here: Mapping[str, Description], options: Options) -> str:
-    """Returns the fewest changes to the call with which the whole checkpoint fits."""
+    """Returns the fewest options to change so that nothing mismatches and at least half of the smaller tree loads.
+
+    If no options are enough, they are tried together with the saved shapes.
+    """
 
     def mends(options: Options, wanted: Mapping[str, Any]) -> bool:
         try:

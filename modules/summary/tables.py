@@ -38,10 +38,10 @@ def tabulate(  # weft: skip(of any model)
 ) -> str:
     """Returns a table of the calls that a model makes, with inputs, outputs, parameters and costs.
 
-    The method is traced once; nothing is computed or changed. Each call of a public method of a record in the model has
-    a row; a repeated call with the same inputs has none, and neither have calls inside a function whose trace JAX has
-    taken from its cache. Rows of calls in a loop's body show the costs of one iteration, and the rows around the loop
-    those of all iterations.
+    The method is traced once, and each different call once more for its costs. Nothing is computed or changed. Each
+    call of a public method of a record in the model has a row; a repeated call with the same inputs has none, and
+    neither have calls inside a function whose trace JAX has taken from its cache. Rows of calls in a loop's body
+    show the costs of one iteration, and the rows around the loop those of all iterations.
 
     Args:
         model: a record; its arrays may be abstract, as of `init(..., abstract=True)`.

@@ -161,11 +161,13 @@ def recognised(mode: Mode, call: Call) -> tuple[Hashable, Sequence[Any], QuickEn
     if boxes or not roots or (plan := plan_of(roots)).volatile:
         return None
     values = plan.read()
-    # In tree mode the leaves may be in another order than in the plan, which the interpreter tells by their values.
+    # In tree mode the leaves may be in another order than in the plan. The interpreter stores the key only if both have
+    # the same values in the same order, compared by identity, so that no value may be there twice.
     if not mode.graph and len({*map(id, values)}) < len(values):
         return None
     told = told_by(values + [NODE if type(value) in GRAPH_TYPES else value for value in flat])
-    # A weak reference, which equals no later one, because the key must not keep the objects alive.
+    # A weak reference, which equals no later one, because the key must not keep the objects alive. The entry has no
+    # order of leaves, because `References` reads only its plan.
     return None if told is None else ((treedef, weakref.ref(plan), told[0]), told[1], QuickEntry(plan, ()))
 
 

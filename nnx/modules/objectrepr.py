@@ -1,6 +1,6 @@
 """The text of objects: sizes by kind of Variable in the first line, then attributes, big arrays as shape and dtype.
 
-Importing this file sets the printing methods of `Pytree`, because printing walks graphs, which import `Pytree`.
+Importing this file sets the printing methods of `Pytree`, because it imports `pytree`, which cannot import it in turn.
 """
 
 from __future__ import annotations

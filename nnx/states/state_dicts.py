@@ -98,7 +98,7 @@ def create_path_filters(state: Any) -> dict[Any, Any]:
 
 # ---------------------------------------------------------------------- deprecated methods of State
 
-# Defined here because `states` does not import Variables.
+# Defined here because this file imports `states`, which cannot import it in turn.
 
 
 def _to_pure_dict(self: State, extract_fn: Callable[[Any], Any] | None = None) -> dict[Any, Any]:

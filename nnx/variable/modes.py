@@ -8,7 +8,7 @@ from typing import Any
 import jax
 
 # The functions that convert a Variable with a mode in its metadata, by the mode's name. `nnx/__init__.py` fills it with
-# a function that imports `variable.hijax`: that file builds on `Variable`, so it cannot be imported from here.
+# a function that imports `variable.hijax`: that file imports this one, so it cannot be imported from here.
 MODES: dict[str, Callable[[Any], Any]] = {}
 
 

@@ -116,7 +116,10 @@ def search(trials: Trials) -> Outcome:
 
 
 def _decide(trials: Trials, results: Results, answers: QuestionResults) -> None:
-    """Looks for needs under which every deal of sizes holds, then varies options, classes and numbers of axes."""
+    """Finds a trial that holds, with its needs; then varies options, classes and numbers of axes, and asks questions.
+
+    A program that holds without needs is tried at the first deal, as both answers to its questions cover other sizes.
+    """
     base = trials.attempt(Assignment())
     if isinstance(base.error, AnnotationError) or (not base.ok and _is_about_texts(base)):
         results.failed.append(base)
@@ -127,7 +130,7 @@ def _decide(trials: Trials, results: Results, answers: QuestionResults) -> None:
         return
     _listen(trials, results)
     for _ in range(_MOST_ROUNDS):
-        known = _asked(trials)
+        known = _values_to_try(trials)
         for vary in (vary_parts, vary_together):
             if not results.failed:
                 vary(trials, results)
@@ -138,11 +141,13 @@ def _decide(trials: Trials, results: Results, answers: QuestionResults) -> None:
         if not results.failed:
             answer(trials, results, answers)
         # With another option, or at other sizes, a program may have asked a value for something new.
-        if results.failed or _asked(trials) == known:
+        if results.failed or _values_to_try(trials) == known:
             break
+    # Each round has found further values to try, so some are left.
     else:
         for values in trials.target.asked.values():
             values.is_open = True
+    # Of some keys only particular sizes were tried, so the other deals are tried as well.
     if answers.sampled and not results.failed:
         _dealt(trials, results, results.passed[0], results.needs, DEALS[1:])
 
@@ -155,8 +160,8 @@ def _listen(trials: Trials, results: Results) -> None:
         trials.followed(base, written, written.numbers)
 
 
-def _asked(trials: Trials) -> int:
-    """How many values there are to try, of all parameters."""
+def _values_to_try(trials: Trials) -> int:
+    """How many values there are to try, of all parameters, with those that new comparisons have added."""
     return sum(len(values.extend()) for values in trials.target.asked.values())
 
 

@@ -528,7 +528,10 @@ def _product(a: _Fraction, b: _Fraction) -> _Fraction:
 
 
 def _ratio(a: _Fraction, b: _Fraction) -> _Fraction | None:
-    """The quotient of two fractions, if it is one as well, else None."""
+    """The quotient of two fractions; None unless its divisor is a number, or divides the other's coefficients.
+
+    A comparison of a float that is None here pins its dims, which is less exact, and not wrong.
+    """
     numerator, divisor = _times(a.terms, b.over), b.terms
     if divisor.keys() == {()}:
         number = divisor[()] * a.over
