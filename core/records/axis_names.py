@@ -50,16 +50,22 @@ class AxisNames:
         return AxisNames(before, outer.names, inherited=True, rank=self.rank, dims=self.dims)
 
     def of_rank(self, rank: int) -> tuple[Name, ...] | None:
-        """A name, or None, for each axis of an array; None if the array has fewer axes than were declared."""
+        """A name, or None, for each axis of an array.
+
+        None if the array has fewer axes than names that its own field declares. Names that it inherits are for arrays
+        of any rank, so those that do not fit are left out.
+        """
         names = self.names or ()
         if self.names is None or self.inherited:
             before = self.before[:rank]
             own = rank - len(before) if self.rank is None else min(self.rank, rank - len(before))
             names = names[max(0, len(names) - own) :]
-            return (*before, *(None,) * (rank - len(before) - len(names)), *names)
+            names = (*(None,) * (own - len(names)), *names)
+        else:
+            before = self.before
         # Further leading axes come from a constructor under `vmap`, which the field's annotation does not show.
-        further = rank - len(self.before) - len(names)
-        return None if further < 0 else (*(None,) * further, *self.before, *names)
+        further = rank - len(before) - len(names)
+        return None if further < 0 else (*(None,) * further, *before, *names)
 
 
 NO_NAMES = AxisNames()

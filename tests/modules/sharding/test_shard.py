@@ -208,6 +208,34 @@ def test_more_names_than_axes_are_an_error():
         shard(Narrow(jnp.ones(2)), jax.make_mesh((1,), ("data",)), {...: None})
 
 
+class Inherits(weft.Module):
+    kernel: Float[Array, "i o"]
+    bias: Float[Array, "o"]
+
+
+class Declares(weft.Module):
+    kernel: Annotated[Float[Array, "i o"], Sharded("embed", "mlp")]
+    bias: Annotated[Float[Array, "o"], Sharded("mlp")]
+
+
+class Layer(weft.Module):
+    linear: Annotated[Inherits, Sharded("embed", "mlp")]
+
+
+class Stacked(weft.Module):
+    of_inherited: Annotated[Layer, Sharded("layers", ...)]
+    of_declared: Annotated[Declares, Sharded("layers", ...)]
+
+
+def test_axes_that_a_map_adds_come_before_those_of_a_stack(mesh: Any):
+    kernel, bias = jnp.zeros((3, 2, 6, 8)), jnp.zeros((3, 2, 8))
+    model = Stacked(Layer(Inherits(kernel, bias)), Declares(kernel, bias))
+    placement = specs(shard(model, mesh, {"mlp": "model", "layers": "data", ...: None}))
+    for path in (".of_inherited.linear", ".of_declared"):
+        assert placement[f"{path}.kernel"] == P(None, "data", None, "model")
+        assert placement[f"{path}.bias"] == P(None, "data", "model")
+
+
 class AnyNumber(weft.Module):
     w: Float[Array, "n"] | Float[Array, "..."]
 
