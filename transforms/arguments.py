@@ -55,7 +55,10 @@ def as_tuple(value: int | str | Sequence[Any] | None) -> tuple[Any, ...]:
 def by_position(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], reaches: int = 0
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Moves arguments that were passed by name to their positions; adds defaults if there are fewer than `reaches`."""
+    """Moves arguments that were passed by name to their positions; adds all defaults if fewer than `reaches` have one.
+
+    Without its default an argument that is left out hides the positions of those after it, which stay passed by name.
+    """
     # Python itself checks the arguments here, with its usual TypeError.
     bound = inspect.signature(function).bind(*args, **kwargs)
     if len(bound.args) < reaches:

@@ -54,7 +54,9 @@ def _lift_grad(lift: Lift[DiffOptions]) -> Lifted:
             raise DifferentiationError(
                 f"{options.name} needs a function that returns a {wanted} number, but this one returned "
                 f"{types_of(outputs[0])}",
-                fix="integers and booleans (argmax, ==, counts) have no gradient: return a float; of a complex number "
+                fix="return a complex number, or leave out holomorphic=True"
+                if options.holomorphic
+                else "integers and booleans (argmax, ==, counts) have no gradient: return a float; of a complex number "
                 "take jnp.real or jnp.abs, or pass holomorphic=True",
             )
         return outputs[0], everything

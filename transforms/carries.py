@@ -80,12 +80,14 @@ def _check_arity(name: str, prefix: Any, out: Any) -> None:
         return
     entries = cast("tuple[object, ...]", prefix)
     several = cast("Sequence[object]", out) if isinstance(out, tuple | list) else None
-    if several is not None and len(several) == len(entries):
+    # To a prefix a list is no tuple, whatever its length.
+    if isinstance(out, tuple) and len(several or ()) == len(entries):
         return
     alone = jax.typeof(out) if isinstance(out, jax.Array) else type(cast("object", out)).__name__
-    returned = f"a single {alone}" if several is None else f"{len(several)} values"
+    returned = f"a single {alone}" if several is None else f"a {type(out).__name__} of {len(several)} values"
     raise CarryError(
-        f"the function of {name} must return {len(entries)} values, as out_axes has entries, and returned {returned}",
+        f"the function of {name} must return {len(entries)} values in a tuple, as out_axes has entries, "
+        f"and returned {returned}",
         at=f"out_axes=({', '.join(getattr(entry, '__name__', str(entry)) for entry in entries)})",
         fix="return a pair, (carry, y), where y may be None; or say Carry alone in out_axes",
     )

@@ -7,6 +7,7 @@ tangent of an argument has the argument's structure, with `None` at the leaves t
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -224,8 +225,8 @@ class CustomFunction(Transformed[P, R]):
                 f"{getattr(self, '__name__', 'this function')} has no derivative rule yet",
                 fix=f"give it one with {self._definer} before it is called",
             )
-        # `nondiff_argnums` counts positions, so arguments that were passed by name are moved to theirs.
-        positional, named = by_position(self.function, args, kwargs)
+        # `nondiff_argnums` and cotangents count positions, so each argument has its own, as in JAX.
+        positional, named = by_position(self.function, args, kwargs, sys.maxsize)
         nondiff = nondiff_positions(self.nondiff_argnums, len(positional))
         # As in JAX, a Python number that is not differentiated stays a Python number inside.
         fixed = (

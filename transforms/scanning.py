@@ -205,7 +205,8 @@ def scan(
         interpreted = interpret(SCAN, VALUES)((function,), options)
 
         def run(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-            return interpreted(*by_position(function, args, dict(kwargs)) if kwargs else (args, kwargs))
+            reaches = len(in_axes) if isinstance(in_axes, tuple) else 0
+            return interpreted(*by_position(function, args, dict(kwargs), reaches) if kwargs else (args, kwargs))
 
         return Transformed(function, run)
 

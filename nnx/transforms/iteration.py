@@ -235,7 +235,8 @@ def scan(
                     fix="pass the carry as one tuple, or write in_axes with an entry for each argument",
                 )
             # `in_axes` has an entry for each position, so an argument that is passed by name needs its position.
-            return run(*by_position(function, args, kwargs) if kwargs else (args, kwargs))
+            reaches = len(in_axes) if isinstance(in_axes, tuple) else 0
+            return run(*by_position(function, args, kwargs, reaches) if kwargs else (args, kwargs))
 
         return named_like(function, transformed)
 

@@ -173,6 +173,20 @@ def test_nondiff_arguments_have_no_cotangent_even_if_they_are_inexact():
     np.testing.assert_allclose(weft.grad(lambda x: f(x, 3.0))(2.0), 3.0)
 
 
+@pytest.mark.parametrize("lib", [jax, weft], ids=["jax", "weft"])
+def test_what_is_left_to_its_default_is_an_argument_of_the_rules(lib: Any):
+    def scaled(x: Any, n: Any = 2, b: Any = 3.0) -> Any:
+        return x * n * b
+
+    by_vjp = lib.custom_vjp(scaled, nondiff_argnums=(1,))
+    by_vjp.defvjp(lambda x, n, b: (scaled(x, n, b), b), lambda n, b, ct: (ct * n * b, jnp.zeros(())))
+    by_jvp = lib.custom_jvp(scaled, nondiff_argnums=(1,))
+    by_jvp.defjvp(lambda n, primals, tangents: (scaled(primals[0], n, primals[1]), tangents[0] * n * primals[1]))
+    for function in (by_vjp, by_jvp):
+        assert float(lib.grad(lambda x, function=function: function(x))(1.0)) == 6.0
+        assert float(lib.grad(lambda x, function=function: function(x, b=5.0))(1.0)) == 10.0
+
+
 def test_defjvps_defines_each_argument_alone():
     f = weft.custom_jvp(lambda x, y, n: x * y, nondiff_argnums=2)
     f.defjvps(lambda t, out, x, y: 10 * t * y, None)

@@ -14,7 +14,7 @@ import weft
 from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
-from weft import BatchStat, Carry, Param, axes
+from weft import BatchStat, Carry, Param, axes, nnx
 from weft.core.errors import AxisError, CarryError
 
 XS = jnp.arange(4.0)
@@ -131,6 +131,21 @@ def test_scan_by_length_alone_and_by_name():
     assert (int(total), ys.tolist()) == (3, [0, 1, 2])
     total, _ = weft.scan(lambda carry, x: (carry + x, None))(carry=0.0, x=XS)
     assert float(total) == 6.0
+
+
+@pytest.mark.parametrize("scan", [weft.scan, nnx.scan])
+def test_a_default_before_an_argument_by_name_has_the_axis_of_its_position(scan: Any):
+    def step(carry: Any, flag: Any = 2.0, x: Any = None) -> Any:
+        return carry + x * flag, carry
+
+    carry = Carry if scan is weft.scan else nnx.Carry
+    total, _ = scan(step, in_axes=(carry, None, 0), out_axes=(carry, 0))(0.0, x=jnp.arange(3.0))
+    assert float(total) == 6.0
+
+
+def test_a_step_that_returns_a_list_is_told_of_the_tuple():
+    with pytest.raises(weft.errors.CarryError, match=r"2 values in a tuple, .* and returned a list of 2 values"):
+        weft.scan(lambda carry, x: [carry, x])(0.0, jnp.arange(3.0))
 
 
 def test_without_a_carry_scan_maps():
