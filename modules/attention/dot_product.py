@@ -96,8 +96,9 @@ def attention_weights(
         mask = causal if mask is None else jnp.logical_and(mask, _widened(causal, mask.ndim))
     if mask is not None:
         # Not minus infinity: a query that may attend to nothing, such as padding, would have a softmax of NaN, and so
-        # would the gradients of the whole batch.
-        logits = jnp.where(_widened(mask, logits.ndim), logits, jnp.finfo(dtype).min)
+        # would the gradients of the whole batch. A bias may have widened the logits, below the minimum of the query's
+        # dtype.
+        logits = jnp.where(_widened(mask, logits.ndim), logits, jnp.finfo(logits.dtype).min)
     return jax.nn.softmax(logits).astype(dtype)
 
 

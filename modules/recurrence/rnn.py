@@ -120,7 +120,12 @@ class RNN(Module, Generic[Carry]):  # weft: skip(of any cell)
         cell: Any = self.cell
 
         def first(array: Any) -> Any:
-            return None if array is None else jax.lax.index_in_dim(array, 0, axis, keepdims=False)
+            if array is None:
+                return None
+            # A sequence without steps has no first one, and the shape and dtype of a step all the same.
+            if array.shape[axis] == 0:
+                return jnp.zeros((*array.shape[:axis], *array.shape[axis + 1 :]), array.dtype)
+            return jax.lax.index_in_dim(array, 0, axis, keepdims=False)
 
         if initial_carry is None:
             initial_carry = cell.initial_carry(first(x))

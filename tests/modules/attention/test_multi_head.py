@@ -301,6 +301,12 @@ def test_layers_run_under_strict_promotion():
         jax.eval_shape(layer.with_cache(9, batch=(2,)), X)
 
 
+def test_no_bias_brings_an_allowed_key_below_a_masked_one():
+    query, key = jnp.zeros((1, 1, 4), jnp.float16), jnp.zeros((2, 1, 4), jnp.float16)
+    bias, mask = jnp.array([[[-1e5, 0.0]]], jnp.float32), jnp.array([[[True, False]]])
+    assert weft.ops.attention_weights(query, key, bias, mask).tolist() == [[[1.0, 0.0]]]
+
+
 def test_the_op_of_jax_and_the_products_written_out_agree():
     query, key, value = (jax.random.normal(jax.random.key(i), (2, 5, 4, 2)) for i in range(3))
     weights = ops.attention_weights(query, key, is_causal=True)

@@ -316,6 +316,15 @@ def test_eager_calls_share_one_compiled_loop():
     assert len(traces) <= 2
 
 
+@pytest.mark.parametrize(
+    "make", [RNN, lambda cell: Bidirectional(RNN(cell), RNN(GRUCell(3, 4, key=jax.random.key(1))))]
+)
+def test_a_sequence_without_steps_gives_none(make):
+    cell = GRUCell(3, 4, key=jax.random.key(0))
+    y = make(cell)(jnp.ones((2, 0, 3)))
+    assert y.shape[:2] == (2, 0)
+
+
 def test_networks_run_under_strict_promotion():
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
         for cls in CELLS:
