@@ -55,6 +55,8 @@ def capture(
         root = owner if isinstance(owner, Module) else args[0]
         # Listed before the call for `_open`, and again after it for `_close`: the call may add or replace Modules.
         modules = _recording_modules(root)
+        # A `capture` around this one has dicts of its own in the same Modules.
+        outer = [(module, boxes) for _, module in modules if (boxes := getattr(module, _CAPTURES, None)) is not None]
         _open(modules, var_types, _values_by_module(init))
         classes = {type(module) for _, module in modules} if method_outputs else ()
         try:
@@ -62,6 +64,9 @@ def capture(
                 result = fn(*args, **kwargs)
         finally:
             recorded = sorted(_close(_recording_modules(root), var_types), key=_order)
+            _close(modules, ())  # those that the call has removed from the model
+            for module, boxes in outer:
+                setattr(module, _CAPTURES, data(boxes))
         if not var_types:
             return result
         return (result, *(from_flat_state(part) for part in sort_flat(recorded, var_types)[:-1]))

@@ -39,9 +39,10 @@ class NewWeightError(StructureError, RuntimeError):
 
 def _lost(norm: Module, statistic: str, path: Path) -> NewWeightError:
     return NewWeightError(
-        f"{type(norm).__name__} has no {statistic} for this weight, which did not exist when the norm was created",
+        f"{type(norm).__name__} has no {statistic} for this weight, which did not exist when the norm was created, "
+        "or is no Param",
         at=format_path(path),
-        fix="wrap the layer after its parameters are created or replaced",
+        fix="wrap the layer after its parameters are created or replaced, and let variable_filter accept Params only",
     )
 
 

@@ -36,7 +36,8 @@ _ATOMS = frozenset(
 )
 
 
-# Mappings with more items share no successors: a long `List` would keep a mapping for each length it ever had.
+# Mappings with more items share no successors: a long `List` would keep a mapping for each length it ever had. No
+# mapping remembers more of them: those of programs that make attribute names at run time would be kept for ever.
 _MOST_REMEMBERED = 64
 
 
@@ -59,7 +60,7 @@ class HashableMapping(Mapping[Any, Any], Hashable):
         successor = self._successors.get((key, value))
         if successor is None:
             successor = HashableMapping({**self._mapping, key: value}, copy=False)
-            if len(self._mapping) < _MOST_REMEMBERED:
+            if max(len(self._mapping), len(self._successors)) < _MOST_REMEMBERED:
                 self._successors[key, value] = successor
         return successor
 

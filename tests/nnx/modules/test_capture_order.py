@@ -43,3 +43,41 @@ def test_elements_of_lists_are_in_their_order():
 
     _, state = nnx.capture(Model(), nnx.Intermediate, method_outputs=nnx.Intermediate)(jnp.ones(1))
     assert list(state["layers"]) == list(range(11))
+
+
+class Sower(nnx.Module):
+    def __call__(self, x):
+        self.sow(nnx.Intermediate, "h", x)
+        return x
+
+
+def test_what_a_call_replaces_records_no_more():
+    class Replaces(nnx.Module):
+        def __init__(self):
+            self.inner = Sower()
+
+        def __call__(self, x):
+            self.inner(x)
+            self.inner = Sower()
+
+    model = Replaces()
+    replaced = model.inner
+    nnx.capture(model, nnx.Intermediate)(1.0)
+    assert list(vars(replaced)) == list(vars(Sower()))
+
+
+def test_a_capture_inside_of_another_one_leaves_it_what_it_records():
+    class Nested(nnx.Module):
+        def __init__(self):
+            self.inner = Sower()
+
+        def __call__(self, x):
+            self.inner(x)
+            _, inside = nnx.capture(self.inner, nnx.Intermediate)(x + 1)
+            self.inner(x + 2)
+            return inside
+
+    model = Nested()
+    inside, around = nnx.capture(model, nnx.Intermediate)(1.0)
+    assert (inside.h.get_value(), around.inner.h.get_value()) == ((2.0,), (1.0, 3.0))
+    assert list(vars(model.inner)) == list(vars(Sower()))
