@@ -220,6 +220,8 @@ def _agree(was: object, now: object, shapes: bool, promotes: bool) -> bool:
 
 
 def _agree_as_arrays(was: jax.ShapeDtypeStruct, now: jax.ShapeDtypeStruct, shapes: bool, promotes: bool) -> bool:
+    if not (hasattr(was, "shape") and hasattr(now, "shape")):
+        return was == now  # the type of a hijax box
     if shapes and (was.shape != now.shape or not _same_sharding(was, now)):
         return False
     if was.dtype == now.dtype:

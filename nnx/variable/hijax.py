@@ -19,6 +19,7 @@ from typing import Any
 
 import jax
 from jax.core import Tracer
+from weft.core.caches import cached_by
 from weft.core.edge.hijax import CHANGING, aval_method, aval_property, register_hitype
 from weft.nnx.errors import ModeError
 from weft.nnx.printing.reprlib import Representable
@@ -140,6 +141,12 @@ for _name in METHODS:
     setattr(HijaxVariable, _name, _method(_name))
 
 
+@cached_by("name", most=256)
+def _attribute(name: str) -> Any:
+    """An attribute of boxes that is one of the Variable: for a name the same object, since JAX compares those of types."""
+    return aval_property(fget=lambda box: _through(box, lambda variable: getattr(variable, name)))
+
+
 class AbstractVariable(boxes.BoxType):
     """The type of a box. JAX looks up attributes of a tracer on it, so it has the methods of Variables."""
 
@@ -150,7 +157,7 @@ class AbstractVariable(boxes.BoxType):
         # JAX asks every type for these names, and takes an answer for that of an array type.
         if name.startswith("_") or name in ("dtype", "ndim", "size", "shape", "cur_qdd"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return aval_property(fget=lambda box: _through(box, lambda variable: getattr(variable, name)))
+        return _attribute(name)
 
     def str_short(self, short_dtypes: bool = False, **_: Any) -> str:
         return f"{self.var_type.__name__}()"

@@ -103,6 +103,15 @@ DERIVATIVES = {
 
 
 @needs_fixed
+def test_branches_return_new_ones():
+    def make(x):
+        return (nnx.Param(x, hijax=True),)
+
+    for chosen in (nnx.cond(True, make, make, jnp.array(1.0)), nnx.switch(0, (make, make), jnp.array(1.0))):
+        assert float(chosen[0][...]) == 1.0
+
+
+@needs_fixed
 @pytest.mark.parametrize("derivative", DERIVATIVES.values(), ids=DERIVATIVES)
 def test_jaxs_own_derivatives_are_those_of_their_values(derivative):
     v = nnx.Param(jnp.array([1.0, 2.0]), hijax=True)
