@@ -25,7 +25,7 @@ from weft.typecheck.arguments.builder import (
     Scope,
     Unbuildable,
     Unwritten,
-    key_dtype,
+    random_keys,
 )
 from weft.typecheck.arguments.constructors import signature_of_class
 from weft.typecheck.arguments.parameters import keys_read
@@ -123,7 +123,7 @@ def _plain_array(builder: Builder, spec: ArrayOf, place: str, scope: Scope) -> A
     if any(type(size) is int and size < 0 for size in shape):
         raise Unbuildable(f"{place}: {spec} has a negative size at {dict(builder.sizes)}")
     if spec.dtype.accepted == ("prng_key",):
-        return jax.ShapeDtypeStruct(shape, key_dtype())
+        return jax.ShapeDtypeStruct(shape, random_keys()[0].dtype)
     # All items of a list get the same dtype: what takes a list of floats may refuse a list of floats and ints.
     if spec.dtype.accepted is None and builder.choose(f"{_ITEM.sub('[:]', place)} dtype", 2) == 1:
         return jax.ShapeDtypeStruct(shape, jnp.result_type(int))

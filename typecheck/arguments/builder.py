@@ -25,6 +25,8 @@ from weft.typecheck.language.dims import AnyDim, Dim, FixedDim, NamedDim, Shape,
 from weft.typecheck.language.signatures import names_of_class
 from weft.typecheck.sizes.dim import is_same
 
+_config: Any = jax.config  # its options are attributes that no type knows
+
 # Distinct primes: no size equals, divides or is a product of others, so a mixed-up axis shows as a wrong shape.
 PRIMES = (5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109)
 
@@ -410,10 +412,16 @@ class Builder:
         return builder(self, annotation, place, scope)
 
 
-@cached_by("nothing", most=1)
-def key_dtype() -> Any:
-    """The dtype of random keys, asked for once: in a fresh trace even making a key compiles."""
-    return jax.eval_shape(jax.random.key, 0).dtype
+def random_keys() -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
+    """The shapes and dtypes of what `jax.random.key` and `jax.random.PRNGKey` return."""
+    return _keys_of(_config.jax_default_prng_impl)
+
+
+@cached_by("implementation", most=8)
+def _keys_of(implementation: str) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
+    # Asked for once, because in a fresh trace even making a key compiles.
+    makers = (jax.random.key, jax.random.PRNGKey)
+    return jax.eval_shape(lambda: tuple(make(0, impl=implementation) for make in makers))
 
 
 def all_primes() -> Iterator[int]:

@@ -12,7 +12,7 @@ from weft.core.caches import cached_by
 from weft.core.edge.names import is_generated
 from weft.core.records.leaves import is_array
 from weft.typecheck.arguments.abstract import abstractly
-from weft.typecheck.arguments.builder import Assignment, Builder, Scope, key_dtype
+from weft.typecheck.arguments.builder import Assignment, Builder, Scope, random_keys
 from weft.typecheck.arguments.values import BY_NAME, holds_objects, load_values
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import NONE, Annotation, Anything, ArrayOf, Instance, members_of
@@ -85,7 +85,7 @@ def counts_of_class(cls: type) -> tuple[str, ...]:
     for parameter in parameters:
         if parameter.required and parameter.name not in sizes:
             if is_a_key(parameter.annotation):
-                values[parameter.name] = jax.ShapeDtypeStruct((), key_dtype())
+                values[parameter.name] = random_keys()[0]
             elif holds_objects(parameter.annotation):
                 values[parameter.name] = object_for(parameter)
             else:

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 from weft.core.records.leaves import is_array
 from weft.typecheck.arguments.abstract_copies import abstract_copy
-from weft.typecheck.arguments.builder import Builder, Scope, key_dtype
+from weft.typecheck.arguments.builder import Builder, Scope, random_keys
 from weft.typecheck.arguments.constructors import (
     counts_of,
     is_a_key,
@@ -86,7 +86,7 @@ def _arguments(parameter: Parameter, instance: Any) -> Iterator[Any]:
         yield from dict.fromkeys(sure[:1] or sorted(numbers.union(*(leaf.shape for leaf in leaves))))
         return
     if is_a_key(parameter.annotation):
-        yield jax.ShapeDtypeStruct((), key_dtype())
+        yield random_keys()[0]
         return
     if holds_objects(parameter.annotation) or (
         isinstance(parameter.annotation, Anything) and parameter.name in BY_NAME

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import jaxtyping
 import numpy as np
-from weft.typecheck.arguments.builder import BUILDERS, Builder, Scope, Unbuildable, key_dtype
+from weft.typecheck.arguments.builder import BUILDERS, Builder, Scope, Unbuildable, random_keys
 from weft.typecheck.arguments.enumerations import items_of
 from weft.typecheck.errors import AnnotationError
 from weft.typecheck.language.annotations import Annotation, Instance, Opaque, members_of
@@ -84,8 +84,8 @@ def _of_function(builder: Builder, spec: Opaque, place: str, scope: Scope) -> An
 
 # Functions that programs use as annotations for the arrays that these functions return.
 _MAKING: tuple[tuple[Any, ValueBuilder], ...] = (
-    (jax.random.PRNGKey, lambda builder, place, scope: jax.ShapeDtypeStruct((2,), jnp.dtype("uint32"))),
-    (jax.random.key, lambda builder, place, scope: jax.ShapeDtypeStruct((), key_dtype())),
+    (jax.random.PRNGKey, lambda builder, place, scope: random_keys()[1]),
+    (jax.random.key, lambda builder, place, scope: random_keys()[0]),
     *(
         (make, lambda builder, place, scope: builder.build(read(jax.Array), place, scope))
         for make in (jnp.array, jnp.asarray, np.array, np.asarray)

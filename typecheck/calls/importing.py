@@ -179,8 +179,8 @@ class ImportHook(MetaPathFinder):
             __tracebackhide__ = True
             if original is not None:
                 original(instance, *args, **kwargs)
-            # A subclass's instance is not complete before the subclass's own method has run.
-            if type(instance) is cls and not _is_off():
+            # The instance of a subclass with a method of its own is complete after that one, which checks the fields.
+            if getattr(type(instance), name) is method and not _is_off():
                 try:
                     CONTRACTS.initialised(instance)
                 except AnnotationError as error:

@@ -240,7 +240,7 @@ class Sources:
                 for attribute in attributes:
                     nodes |= self._leads_to(module, attribute, ())
                     module = self._module((*module, attribute))
-                if not attributes and module in self._files:  # a module as a value: `getattr(models, name)`
+                if module in self._files:  # a module as a value: `getattr(models, name)`, `getattr(p.models, name)`
                     nodes |= self._all(self._files[module])
         return nodes
 

@@ -92,6 +92,8 @@ def _leaf_test(annotation: Annotation) -> IsLeaf | None:
 
 def _check_structure(spec: TreeOf, actual: Any, value: Any, bindings: Bindings) -> None:
     """Compares a treedef with the names of its structure, and binds a name that stands alone and is free."""
+    if spec.structure == ("...",):
+        return  # any structure
     if len(spec.structure) == 1:
         (name,) = spec.structure
         known = bindings.structures.get(name)

@@ -134,13 +134,11 @@ def file_of_init(frame: FrameType) -> str:
 
 
 def place_of(owner: Any) -> tuple[str, int]:
-    """The file and line where a function or class is defined."""
+    """The file where a function or class is defined, and its line: that of the first decorator if it has any."""
     owner = inspect.unwrap(owner)
     code = getattr(owner, "__code__", None)
     if code is not None:
-        # `co_firstlineno` is the first decorator's line; the body's first instruction sits on the `def` itself.
-        lines = [line for _, _, line in code.co_lines() if line is not None and line >= code.co_firstlineno]
-        return code.co_filename, min(lines, default=code.co_firstlineno)
+        return code.co_filename, code.co_firstlineno
     try:
         return inspect.getsourcefile(owner) or "", inspect.getsourcelines(owner)[1]
     except (OSError, TypeError):

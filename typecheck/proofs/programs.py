@@ -23,7 +23,7 @@ import jax
 import numpy as np
 from weft.core.edge.names import is_generated
 from weft.core.records.leaves import is_array
-from weft.typecheck.arguments.builder import Builder, Unbuildable, key_dtype
+from weft.typecheck.arguments.builder import Builder, Unbuildable, random_keys
 from weft.typecheck.arguments.enumerations import name_of_item
 from weft.typecheck.arguments.stand_ins import complains
 from weft.typecheck.language.annotations import Anything, CallableOf
@@ -251,7 +251,7 @@ class Writer:
         """An expression for an array of ones of the same shape, or for random keys."""
         # Values do not matter to a shape, but a random key has to be made by `jax.random`: its dtype takes no
         # `jnp.ones`.
-        if value.dtype == key_dtype():
+        if value.dtype == random_keys()[0].dtype:
             return f"jax.random.split(jax.random.key(0), {value.shape})" if value.shape else "jax.random.key(0)"
         return f'jnp.ones({value.shape}, "{value.dtype}")'
 

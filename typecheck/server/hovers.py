@@ -61,7 +61,7 @@ def _names_around(document: Document, line: int) -> list[str]:
     """The functions and classes around a line, outermost first."""
     try:
         tree = ast.parse(document.judged)
-    # While a user types, the text often does not parse.
+    # A file may be saved in a state that does not parse.
     except (SyntaxError, ValueError):
         return []
     return [name for name, lines in definitions(tree) if line in lines]

@@ -71,6 +71,9 @@ class Batch:
     y: Float[Array, "{size}"]
 
 
+class SmallBatch(Batch): ...
+
+
 @functools.partial(jax.jit, static_argnames="k")
 def jitted(x: Float[Array, "n"], k: int) -> Float[Array, "n"]:
     return jnp.ones(k)
@@ -156,6 +159,8 @@ def test_fields_are_checked_when_an_instance_is_made(strange: Any):
     strange.Batch(2, jnp.ones((2, 3)), jnp.ones(2))
     with pytest.raises(ContractError, match=r"field Batch.y"):
         strange.Batch(2, jnp.ones((2, 3)), jnp.ones(3))
+    with pytest.raises(ContractError, match=r"field SmallBatch.y"):
+        strange.SmallBatch(2, jnp.ones((2, 3)), jnp.ones(3))
 
 
 def test_other_decorators_hold_checked_code(strange: Any):

@@ -25,6 +25,7 @@ def of_base(base: Base): ...
 def quoted(x: "list[Model | None]"): ...
 def by_path(x): return pkg.tables.TABLE["relu"](x)
 def by_module(name): return getattr(ops, name)
+def by_modules_path(name): return getattr(pkg.inner.ops, name)
 def deeper(x): return inside.ops.relu(x)
 """,
     "pkg.tables": "from .inner.ops import relu as _relu\nTABLE = {'relu': _relu}\ndef apart(): return 1\n",
@@ -64,6 +65,7 @@ MODEL = {"Model", "Base", "Deep", *RELU}
         ("pkg.models:quoted", MODEL),
         ("pkg.models:by_path", {"TABLE", *RELU}),
         ("pkg.models:by_module", {"other", *RELU}),
+        ("pkg.models:by_modules_path", {"other", *RELU}),
         ("pkg.models:deeper", RELU),
         ("pkg.tables:apart", set()),
         ("pkg.user:aliased", {"build", *MODEL}),

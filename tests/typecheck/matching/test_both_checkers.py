@@ -257,6 +257,7 @@ ROWS = [
         True,
     ),
     Row(tuple[PyTree[Array, "S"], PyTree[Array, "S ..."]], lambda w: ([w.f(w.n)], {"a": w.f(w.n)}), False),
+    Row(tuple[PyTree[Array, "..."], PyTree[Array, "..."]], lambda w: ([w.f(w.n)], {"a": w.f(w.n)}), True),
     Row(tuple[PyTree[Array, "T"], PyTree[Array, "... T"]], lambda w: ([w.f(w.n)], {"a": [w.f(w.n)]}), True),
     Row(tuple[PyTree[Array, "T"], PyTree[Array, "... T"]], lambda w: ([w.f(w.n)], {"a": w.f(w.n)}), False),
     Row(

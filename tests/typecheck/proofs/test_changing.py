@@ -105,7 +105,7 @@ def of_three(x: Float[Array, "n d"], names: list[str], low: list[float], high: l
 def test_all_of_three_collections_may_be_of_one_length():
     contract = contract_of(of_three)
     assert contract.verdict is Verdict.HOLDS, contract
-    assert {*contract.assumptions} >= {"len(names) = len(low)", "len(high) = len(low)"}
+    assert {*contract.assumptions} >= {"len(names) = len(low)", "len(low) = len(high)"}
 
 
 def of_third_axis(x: Float[Array, "..."]) -> Float[Array, ""]:

@@ -36,6 +36,11 @@ def test_a_function_that_is_annotated_stands_for_what_it_makes_and_that_is_told(
     assert "found f32[2,1]" in failure.message
 
 
+def test_a_key_without_a_type_has_the_shape_of_jaxs_implementation():
+    with jax.default_prng_impl("rbg"):
+        assert verify(noisy).verdict is Verdict.PROVED
+
+
 def test_any_other_function_says_nothing():
     (contract,) = verify(by_norm).contracts
     assert contract.verdict is Verdict.SKIPPED
