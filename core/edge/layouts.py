@@ -61,7 +61,7 @@ def _alike() -> Any:
 
     def lower(context: Any, *values: Any) -> Sequence[Any]:
         # Two groups of one program need two numbers, which depend on the program alone: they are in the key of JAX's
-        # cache on disk.
+        # cache on disk. A jitted function that is called twice is lowered once, so all arrays of both calls lie alike.
         group = context.module_context.new_channel()
         for value in values if jax.config.jax_use_shardy_partitioner else ():
             _dialect.sharding_group(value, group)

@@ -191,11 +191,11 @@ def together(layers: Sequence[Any], owner: str) -> Any:
         StructureError: if the layers differ in more than the values of their arrays.
     """
     rows = [describe(layer, "") for layer in layers]
-    other = next((i for i, row in enumerate(rows) if differences(rows[0], row)), None)
-    if other is not None:
+    unlike = next((i for i, row in enumerate(rows) if differences(rows[0], row)), None)
+    if unlike is not None:
         raise StructureError(
-            f"the layers of {owner} must have one structure, and [0] and [{other}] would have two",
-            at=differences(rows[0], rows[other], root=f"{owner}[0]"),
+            f"the layers of {owner} must have one structure, and [0] and [{unlike}] would have two",
+            at=differences(rows[0], rows[unlike], root=f"{owner}[0]"),
             fix=f"edit all layers alike, weft.at(...)[:], or take them out of the {owner} first: "
             f"weft.at(...).apply(lambda layers: weft.{'Parallel' if owner == 'Ensemble' else 'Sequential'}(*layers))",
         )

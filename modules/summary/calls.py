@@ -2,7 +2,8 @@
 
 A record does not know its path, and transforms rebuild records. A call is attributed to the record in the nearest
 running call that is the same object, or else to the first record there with an equal treedef that had no call yet.
-Records with equal treedefs have equal rows, so a mistake among them does not show.
+Records with equal treedefs have equal rows for equal inputs, so a mistake among them does not show, unless a transform
+calls one of them twice with different inputs: the second call gets the path of the next of them.
 """
 
 from __future__ import annotations

@@ -162,12 +162,12 @@ def test_other_things_are_given_back():
 
 
 def test_what_is_wefts_beside_an_object_of_flax_is_the_same_object():
-    own, other = nnx.Linear(2, 3, rngs=nnx.Rngs(0)), theirs.Linear(2, 3, rngs=theirs.Rngs(0))
-    converted = nnx.convert({"a": own, "b": other, "c": [own, own.kernel]})
+    own, of_flax = nnx.Linear(2, 3, rngs=nnx.Rngs(0)), theirs.Linear(2, 3, rngs=theirs.Rngs(0))
+    converted = nnx.convert({"a": own, "b": of_flax, "c": [own, own.kernel]})
     assert converted["a"] is converted["c"][0] is own
     assert converted["c"][1] is own.kernel
     assert type(converted["b"]) is nnx.Linear
-    assert type(nnx.convert([nnx.List([nnx.data(other)])])[0][0]) is nnx.Linear
+    assert type(nnx.convert([nnx.List([nnx.data(of_flax)])])[0][0]) is nnx.Linear
 
 
 class Decorated(theirs.Module):
