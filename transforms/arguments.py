@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 from weft.core.edge.untyped import jnp
@@ -64,6 +64,14 @@ def by_position(
     if len(bound.args) < reaches:
         bound.apply_defaults()
     return bound.args, bound.kwargs
+
+
+def by_axes(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], in_axes: Any
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Moves arguments that were passed by name to the positions for which axes are given, and adds defaults there."""
+    reaches = len(cast("tuple[Any, ...]", in_axes)) if isinstance(in_axes, tuple) else 0
+    return by_position(function, args, kwargs, reaches) if kwargs else (args, kwargs)
 
 
 def numbers_and_names(

@@ -84,7 +84,8 @@ def _check_arity(name: str, prefix: Any, out: Any) -> None:
     if isinstance(out, tuple) and len(several or ()) == len(entries):
         return
     alone = jax.typeof(out) if isinstance(out, jax.Array) else type(cast("object", out)).__name__
-    returned = f"a single {alone}" if several is None else f"a {type(out).__name__} of {len(several)} values"
+    kind = "list" if isinstance(out, list) else "tuple"
+    returned = f"a single {alone}" if several is None else f"a {kind} of {len(several)} values"
     raise CarryError(
         f"the function of {name} must return {len(entries)} values in a tuple, as out_axes has entries, "
         f"and returned {returned}",

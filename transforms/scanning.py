@@ -29,7 +29,7 @@ from weft.core.interpreter.values import VALUES
 from weft.core.records.storage import Static
 from weft.core.threads.blocks import ThreadedFunction, Transform
 from weft.core.threads.handle import threaded_function
-from weft.transforms.arguments import by_position
+from weft.transforms.arguments import by_axes, by_position
 from weft.transforms.carries import agreement_of_carries, carrying_along, types_of_slices, values_at, with_values
 from weft.transforms.keywords import ScanKeywords
 from weft.transforms.transformed import Transformed, decorate, transform
@@ -205,8 +205,7 @@ def scan(
         interpreted = interpret(SCAN, VALUES)((function,), options)
 
         def run(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-            reaches = len(in_axes) if isinstance(in_axes, tuple) else 0
-            return interpreted(*by_position(function, args, dict(kwargs), reaches) if kwargs else (args, kwargs))
+            return interpreted(*by_axes(function, args, dict(kwargs), in_axes))
 
         return Transformed(function, run)
 

@@ -9,23 +9,22 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import jax
 from weft.nnx.modules.module import Module
 from weft.nnx.streams.rngs import Rngs, RngStream
 from weft.nnx.training.optimizer import ModelAndOptimizer, Optimizer
 from weft.nnx.variable.kinds import Param
 from weft.typecheck.arguments import values
 from weft.typecheck.arguments.abstract import abstractly
-from weft.typecheck.arguments.builder import Builder, Scope, Unbuildable, key_dtype
+from weft.typecheck.arguments.builder import Builder, Scope, Unbuildable, random_keys
 from weft.typecheck.language.annotations import Instance, RecordOf
 
 
 def _rngs(builder: Builder, spec: Instance, place: str, scope: Scope) -> Any:
-    return abstractly(Rngs, jax.ShapeDtypeStruct((), key_dtype()))
+    return abstractly(Rngs, random_keys()[0])
 
 
 def _stream(builder: Builder, spec: Instance, place: str, scope: Scope) -> Any:
-    return abstractly(lambda key: RngStream(key, tag=place.rpartition(".")[2]), jax.ShapeDtypeStruct((), key_dtype()))
+    return abstractly(lambda key: RngStream(key, tag=place.rpartition(".")[2]), random_keys()[0])
 
 
 def _optimizer(builder: Builder, spec: Instance, place: str, scope: Scope) -> Any:

@@ -22,7 +22,7 @@ from weft.nnx.transforms.keywords import PmapKeywords, ScanKeywords, VmapKeyword
 from weft.nnx.transforms.metadata import transform_metadata, with_metadata_axes
 from weft.nnx.transforms.names import _raise_bound_method_error as _raise_bound_method_error
 from weft.nnx.transforms.names import _resolve_bound_callable as _resolve_bound_callable
-from weft.transforms.arguments import by_position
+from weft.transforms.arguments import by_axes
 from weft.transforms.loops import FORI, WHILE, WhileOptions, fori_options
 from weft.transforms.mapping import PMAP, VMAP, MapOptions
 from weft.transforms.scanning import SCAN, SCAN_ALONG, ScanOptions
@@ -235,8 +235,7 @@ def scan(
                     fix="pass the carry as one tuple, or write in_axes with an entry for each argument",
                 )
             # `in_axes` has an entry for each position, so an argument that is passed by name needs its position.
-            reaches = len(in_axes) if isinstance(in_axes, tuple) else 0
-            return run(*by_position(function, args, kwargs, reaches) if kwargs else (args, kwargs))
+            return run(*by_axes(function, args, kwargs, in_axes))
 
         return named_like(function, transformed)
 

@@ -142,8 +142,8 @@ for _name in METHODS:
 
 
 @cached_by("name", most=256)
-def _attribute(name: str) -> Any:
-    """An attribute of boxes that is one of the Variable: for a name the same object, since JAX compares those of types."""
+def _attribute_of_type(name: str) -> Any:
+    """An attribute of boxes that is one of the Variable; the same object for a name, as JAX compares those of types."""
     return aval_property(fget=lambda box: _through(box, lambda variable: getattr(variable, name)))
 
 
@@ -157,7 +157,7 @@ class AbstractVariable(boxes.BoxType):
         # JAX asks every type for these names, and takes an answer for that of an array type.
         if name.startswith("_") or name in ("dtype", "ndim", "size", "shape", "cur_qdd"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return _attribute(name)
+        return _attribute_of_type(name)
 
     def str_short(self, short_dtypes: bool = False, **_: Any) -> str:
         return f"{self.var_type.__name__}()"
